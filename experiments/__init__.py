@@ -1,0 +1,1 @@
+"""What the records say: tables, figures, statistics and the status of sweeps."""

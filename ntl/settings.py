@@ -1,0 +1,70 @@
+"""What a run can be told, as plain dataclasses: the one place where these defaults stand.
+
+The yaml files under `conf/` name these classes as `_target_` and hold what a choice sets differently. Importing this
+module loads neither torch nor transformers, so a misspelt key is answered at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar
+
+T = TypeVar("T")
+
+NOT_IDENTITY = "cannot change a result"
+# Annotates an option that cannot change what a run computes (a path, a source, a schedule of saving):
+# such options are no part of a run's identity and stay out of its record.
+NotIdentity = Annotated[T, NOT_IDENTITY]
+
+
+@dataclass
+class ModelSettings:
+    """A model: where its weights and tokenizer come from, and its size when it is built from scratch."""
+
+    name: str
+    family: str  # "t5" or "gpt2": how questions and answers are laid out, and which configuration class is built
+    init: str = "scratch"  # "scratch" or "pretrained"
+    hub: str | None = None  # id on the model hub
+    revision: str | None = None
+    path: NotIdentity[str | None] = None  # local folder in the hub's layout, taken instead of the hub
+    tokenizer: str = "bpe"  # "bpe": trained on the training split; "pretrained": the model's own
+    vocab_size: int = 512  # of the trained tokenizer, at most
+    loss_on: str = "answer"  # decoder-only models: "answer", or "all" for question and answer
+    architecture: dict[str, Any] = field(default_factory=dict)  # arguments of the configuration class
+
+
+@dataclass
+class TrainSettings:
+    """How a run is trained. Steps count optimizer updates."""
+
+    steps: int = 2000
+    batch_size: int = 128
+    accumulate: int = 1  # micro-batches per step; batch_size is the size of one micro-batch
+    learning_rate: float = 1e-3
+    warmup_steps: int = 200
+    schedule: str = "cosine"  # any scheduler name of transformers
+    schedule_options: dict[str, Any] = field(default_factory=dict)
+    weight_decay: float = 0.01
+    max_grad_norm: float = 1.0
+    precision: str = "fp32"  # "fp32", "bf16" or "fp16"
+    eval_every: int = 500  # steps between validations
+    eval_examples: int | None = None  # validation questions used while training; None for all
+    keep_best: bool = True  # end with the checkpoint of the lowest validation loss part named by the objective
+    log_every: NotIdentity[int] = 50
+    save_every: NotIdentity[int | None] = None  # None: as often as eval_every
+    gradient_norms_every: NotIdentity[int | None] = None  # steps between measurements of |grad NTL| / |grad CE|
+    workers: NotIdentity[int] = 0
+    threads: NotIdentity[int | None] = None  # torch threads; None leaves torch's own choice
+    device: NotIdentity[str] = "auto"  # "auto" or "cpu"
+
+
+@dataclass
+class EvalSettings:
+    """How a trained model is scored."""
+
+    beams: int = 4  # 1 is greedy
+    batch_size: NotIdentity[int] = 256
+    examples: int | None = None  # questions of each test split; None for all
+    decode: str = "generate"  # "generate", or "expected" for digit-wise expected values
+    margin: int = 10  # tokens that a generated answer may be longer than the longest training answer
+    untrained: bool = True  # score the model before training as well
