@@ -1,0 +1,229 @@
+"""From Hydra's yaml files to one checked, plain configuration per run.
+
+`run.py`, `status` and the tables all read an experiment's arms here, so that they can never disagree. Nothing in this
+module loads torch: a misspelt key is answered at once. `check` does, as the last thing before work starts.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ntl.settings import EvalSettings, ModelSettings, TrainSettings
+
+ROOT = Path(__file__).resolve().parents[1]
+CONF = ROOT / "conf"
+SETTINGS = {"model": ModelSettings, "train": TrainSettings, "eval": EvalSettings}
+
+
+class ConfigurationError(ValueError):
+    """A configuration that cannot be run; its text says what was got, what was expected and what to do."""
+
+
+@dataclass
+class Experiment:
+    """An experiment as its yaml declares it: arms with their overrides, in order, and seeds."""
+
+    name: str
+    arms: dict[str, list[str]]
+    seeds: list[int]
+    overrides: list[str] = field(default_factory=list)  # given on the command line, on top of the yaml
+
+
+def register() -> None:
+    """Make the settings' dataclasses and this suite's resolvers known to Hydra. Calling it twice is harmless."""
+    store = ConfigStore.instance()
+    for group, settings in SETTINGS.items():
+        store.store(group=group, name="schema", node=settings)
+    OmegaConf.register_new_resolver("arm_names", lambda arms: ",".join(arms) or "null", replace=True)
+    OmegaConf.register_new_resolver("joined", lambda values: ",".join(map(str, values)), replace=True)
+
+
+def nearest(word: str, candidates: Iterable[str], count: int = 3) -> list[str]:
+    """The candidates that `word` may have been meant to be, best first."""
+    return difflib.get_close_matches(word, list(candidates), n=count, cutoff=0.5)
+
+
+def did_you_mean(kind: str, got: str, candidates: Iterable[str]) -> str:
+    """One sentence for an unknown name: what was got, the nearest valid names, or all where none is near."""
+    candidates = sorted(candidates)
+    close = nearest(got, candidates)
+    hint = f"nearest: {', '.join(close)}" if close else f"valid: {', '.join(candidates)}"
+    return f"unknown {kind} '{got}'; {hint}"
+
+
+@cache
+def choices(group: str) -> tuple[str, ...]:
+    """The choices of a configuration group: the files of its folder, bases (leading underscore) left out."""
+    folder = CONF / group
+    names = (path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
+    return tuple(sorted(name for name in names if not name.rpartition("/")[2].startswith("_")))
+
+
+def experiment_names() -> list[str]:
+    """Names of all experiments, such as `ablation` or `paper/ablation`."""
+    return list(choices("experiment"))
+
+
+def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Compose one run's configuration, the overrides of its arm included, as a plain dictionary.
+
+    Args:
+        overrides: Hydra overrides, e.g. `["experiment=ablation", "arm=ce", "seed=1"]`. Where an arm and the caller
+            set the same key, the caller's word holds.
+
+    Raises:
+        ConfigurationError: an unknown key, choice or arm, or a value of the wrong type.
+    """
+    overrides = list(overrides)
+    check_overrides(overrides)
+    config = _compose(overrides)
+    if config["arm"] is not None:
+        if config["arm"] not in config["arms"]:
+            raise ConfigurationError(
+                did_you_mean(f"arm of experiment '{config['experiment']}'", str(config["arm"]), config["arms"])
+                if config["arms"]
+                else f"got arm={config['arm']} without an experiment; name one, e.g. experiment=ablation"
+            )
+        given = {_key(override) for override in overrides}
+        arm = [override for override in config["arms"][config["arm"]] if _key(override) not in given]
+        check_overrides([*arm, *overrides])
+        config = _compose([*arm, *overrides])
+    for name, settings in SETTINGS.items():
+        config[name]["_target_"] = f"{settings.__module__}.{settings.__qualname__}"
+    return config
+
+
+def load_experiment(name: str, overrides: Sequence[str] = ()) -> Experiment:
+    """Read an experiment's arms and seeds.
+
+    Raises:
+        ConfigurationError: an unknown experiment (with the nearest names).
+    """
+    config = _compose_checked([f"experiment={name}", *overrides])
+    arms = {arm: list(items) for arm, items in config["arms"].items()}
+    return Experiment(name=name, arms=arms, seeds=list(config["seeds"]), overrides=list(overrides))
+
+
+def run_config(experiment: Experiment, arm: str, seed: int) -> dict[str, Any]:
+    """The configuration of one arm and seed of an experiment."""
+    config = _arm_config(experiment.name, arm, tuple(experiment.overrides))
+    return {**config, "seed": seed}
+
+
+@cache
+def _arm_config(name: str, arm: str, overrides: tuple[str, ...]) -> dict[str, Any]:
+    return compose([f"experiment={name}", f"arm={arm}", *overrides])
+
+
+def check_overrides(overrides: Sequence[str]) -> None:
+    """Raise a ConfigurationError with the nearest valid names for the first unknown key or choice."""
+    parsed = OverridesParser.create().parse_overrides([o for o in overrides if not o.startswith("-")])
+    groups = _groups()
+    selections = []
+    for override in parsed:
+        key = override.get_key_element().lstrip("+~").partition("@")[0]
+        if key in groups:
+            for choice in _values(override):
+                if choice not in choices(key):
+                    raise ConfigurationError(did_you_mean(key, choice, choices(key)))
+            if not override.is_sweep_override() and not override.is_delete():
+                selections.append(override.input_line)
+    known = _keys(_compose_checked(selections))
+    for override in parsed:
+        key = override.get_key_element()
+        if key[0] in "+~" or key.partition("@")[0] in groups or key.startswith("hydra"):
+            continue
+        if not any(key == k or (k.endswith(".*") and key.startswith(k[:-1])) for k in known):
+            names = [k for k in known if not k.endswith("*")] + sorted(groups)
+            raise ConfigurationError(did_you_mean("key", key, names))
+
+
+def check_sweep(arguments: Sequence[str]) -> None:
+    """Check every arm that a command line names, before the first of its runs starts.
+
+    Raises:
+        ConfigurationError: for the first arm that cannot be run.
+    """
+    overrides = [a for a in arguments if not a.startswith("-")]
+    check_overrides(overrides)
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    swept = {o.get_key_element(): list(_values(o)) for o in parsed if o.is_sweep_override()}
+    fixed = [o.input_line for o in parsed if not o.is_sweep_override()]
+    config = _compose_checked(fixed)
+    if config["arm"] is not None:
+        arms = [config["arm"]]
+    else:
+        arms = swept.pop("arm", list(config["arms"]) or [None])
+    for arm in arms:
+        # Of every other swept key the first value: what a sweep's values share is checked before it starts.
+        first = [f"{key}={values[0]}" for key, values in swept.items() if values]
+        compose([*fixed, *first, *([f"arm={arm}"] if arm is not None else [])])
+
+
+def _compose_checked(overrides: Sequence[str]) -> dict[str, Any]:
+    name = next((o.partition("=")[2] for o in overrides if o.startswith("experiment=")), None)
+    if name and name not in experiment_names():
+        raise ConfigurationError(did_you_mean("experiment", name, experiment_names()))
+    return _compose(list(overrides))
+
+
+def _compose(overrides: Sequence[str]) -> dict[str, Any]:
+    return _composed(tuple(overrides), str(CONF))
+
+
+@cache
+def _composed_config(overrides: tuple[str, ...], conf: str) -> DictConfig:
+    register()
+    # Inside a Hydra job the outer state must survive: `initialize_config_dir` puts it back on leaving.
+    with initialize_config_dir(conf, version_base="1.3"):
+        return hydra_compose("config", overrides=list(overrides))
+
+
+def _composed(overrides: tuple[str, ...], conf: str) -> dict[str, Any]:
+    try:
+        return OmegaConf.to_container(_composed_config(overrides, conf), resolve=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        cause = error.__cause__ or error
+        text = str(cause).split("\n    full_key", 1)[0].strip() or str(error)
+        key = getattr(cause, "full_key", None)
+        raise ConfigurationError(f"{text}{f' (key {key})' if key else ''}") from None
+
+
+def _groups() -> set[str]:
+    return {path.name for path in CONF.iterdir() if path.is_dir()} - {"hydra"}
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~")
+
+
+def _values(override: Any) -> list[str]:
+    if override.is_sweep_override():
+        return [str(value) for value in override.sweep_string_iterator()]
+    value = override.value()
+    return [] if value is None else [str(value)]
+
+
+def _keys(config: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Every key that can be set, dotted; `x.*` where x takes keys of the user's own."""
+    keys = []
+    for key, value in config.items():
+        keys.append(f"{prefix}{key}")
+        if isinstance(value, Mapping):
+            keys += _keys(value, f"{prefix}{key}.")
+            if prefix + key in ("model.architecture", "train.schedule_options", "arms"):
+                keys.append(f"{prefix}{key}.*")
+    return keys

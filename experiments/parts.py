@@ -1,0 +1,98 @@
+"""The objects that a configuration names, checked whole before any work starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hydra.errors import InstantiationException
+from hydra.utils import get_class
+from hydra.utils import instantiate as hydra_instantiate
+
+from experiments.configuration import ConfigurationError
+from ntl.settings import EvalSettings, ModelSettings, TrainSettings
+
+if TYPE_CHECKING:
+    from data_prep.base import Dataset
+    from ntl.losses.objectives import Objective
+    from ntl.tracking import Tracker
+
+
+@dataclass
+class Parts:
+    """What a run is made of. `objective` still takes the number vocabulary, `tracker` the folder it may write to."""
+
+    model: ModelSettings
+    dataset: Dataset
+    objective: Callable[..., Objective]
+    train: TrainSettings
+    eval: EvalSettings
+    tracker: Callable[..., Tracker]
+
+
+def instantiate(config: Mapping[str, Any]) -> Parts:
+    """Make the parts of a run from its configuration (as `configuration.compose` gives it).
+
+    Raises:
+        ConfigurationError: whatever in it cannot be run; says what was got, what was expected and what to do.
+    """
+    import torch
+
+    from ntl import encodings, evaluation, models, training
+    from ntl.numbers import NumberVocabulary
+
+    try:
+        parts = Parts(
+            model=_make(config["model"]),
+            dataset=_make(config["dataset"]),
+            objective=_make(config["loss"], drop=("encoding",), partially=True),
+            train=_make(config["train"]),
+            eval=_make(config["eval"]),
+            tracker=_make(config["logger"], partially=True),
+        )
+        models.check(parts.model)
+        training.check(parts.train)
+        evaluation.check(parts.eval)
+        parts.dataset.check()
+        # The loss checks its own options when it is made; any vocabulary serves for that.
+        digits = NumberVocabulary(torch.arange(10), torch.arange(10, dtype=torch.float64), 10)
+        parts.objective(numbers=digits)
+        _check_encoding(config, parts)
+        encodings.check(config["loss"]["encoding"])
+    except (ValueError, TypeError) as error:
+        if isinstance(error, ConfigurationError):
+            raise
+        raise ConfigurationError(str(error)) from error
+    return parts
+
+
+def _check_encoding(config: Mapping[str, Any], parts: Parts) -> None:
+    got, accepted = config["loss"]["encoding"], get_class(config["loss"]["_target_"]).encodings
+    if got not in accepted:
+        raise ConfigurationError(
+            f"loss '{config['loss']['name']}' cannot use the encoding '{got}'; it accepts {', '.join(accepted)}"
+        )
+    if config["eval"]["decode"] == "expected" and got != "digits":
+        raise ConfigurationError(
+            f"eval.decode=expected averages digits and needs loss.encoding=digits; got '{got}'"
+        )
+
+
+def _make(node: Mapping[str, Any], drop: tuple[str, ...] = (), partially: bool = False) -> Any:
+    """Call a node's `_target_` with its other keys; `name` stays only where the target takes it."""
+    import inspect
+
+    target = get_class(node["_target_"])
+    taken = inspect.signature(target).parameters
+    arguments = {k: v for k, v in node.items() if k not in (*drop, "_target_") and (k != "name" or "name" in taken)}
+    unknown = sorted(set(arguments) - set(taken))
+    if unknown:
+        raise ConfigurationError(f"{node['_target_']} takes no option '{unknown[0]}'; it takes {', '.join(taken)}")
+    if partially:
+        return partial(target, **arguments)
+    try:
+        return hydra_instantiate({"_target_": node["_target_"], **arguments}, _convert_="all")
+    except InstantiationException as error:
+        raise ConfigurationError(str(error.__cause__ or error)) from error

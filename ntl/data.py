@@ -1,0 +1,146 @@
+"""Examples → batches, for encoder–decoder and decoder-only models alike.
+
+A layout says how a question and its answer are laid out for a model family. In every training batch `labels` stand
+under the logits that predict them (no shift is left to the loss), -100 where nothing is to be predicted; keys that
+begin with `labels` are for the objective, all others for the model's `forward`. A prompt batch holds no answer.
+
+Encodings may give further values per token beside `input_ids` (xVal: the number a token stands for). They travel along
+under their own key, as `decoder_<key>` on the decoder's side and as `labels_<key>` beside the labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+if TYPE_CHECKING:
+    from ntl.encodings import Encoding
+
+IGNORE = -100
+Row = Mapping[str, Any]  # {"question": str, "answer": str, …} as data_prep writes it
+Encoded = dict[str, list]
+
+
+class EncodedDataset(torch.utils.data.Dataset):
+    """Rows with their questions and answers encoded once, up front."""
+
+    def __init__(self, rows: Sequence[Row], encoding: Encoding) -> None:
+        self.rows = rows
+        self.items = [(encoding.encode(row["question"]), encoding.encode(row["answer"])) for row in rows]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> tuple[Encoded, Encoded]:
+        return self.items[index]
+
+    def longest_answer(self) -> int:
+        """Tokens of the longest answer, its end token included."""
+        return max((len(answer["input_ids"]) for _, answer in self.items), default=0) + 1
+
+
+class Layout(Protocol):
+    """How a model family lays a question and its answer out."""
+
+    def train_batch(self, items: Sequence[tuple[Encoded, Encoded]]) -> dict[str, torch.Tensor]: ...
+
+    def prompt_batch(self, questions: Sequence[Encoded]) -> dict[str, torch.Tensor]: ...
+
+    def length(self, item: tuple[Encoded, Encoded]) -> int: ...
+
+
+class EncoderDecoder:
+    """The question goes to the encoder; the decoder is given the answer, shifted by one, and predicts it."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        self.encoding = encoding
+        self.pads = encoding.pad_values
+        self.end = {"input_ids": encoding.tokenizer.eos_token_id}
+        self.start = {"input_ids": encoding.tokenizer.pad_token_id}
+
+    def train_batch(self, items: Sequence[tuple[Encoded, Encoded]]) -> dict[str, torch.Tensor]:
+        """Returns input_ids, attention_mask (B, S); decoder_input_ids, labels (B, T); and further keys alike."""
+        batch = self.prompt_batch([question for question, _ in items])
+        for key, pad in self.pads.items():
+            answers = [[*answer[key], self.end.get(key, pad)] for _, answer in items]
+            shifted = [[self.start.get(key, pad), *answer[:-1]] for answer in answers]
+            main = key == "input_ids"
+            batch[f"decoder_{key}"] = _pad(shifted, pad)
+            batch["labels" if main else f"labels_{key}"] = _pad(answers, IGNORE if main else pad)
+        return batch
+
+    def prompt_batch(self, questions: Sequence[Encoded]) -> dict[str, torch.Tensor]:
+        """Returns input_ids and attention_mask (B, S), padded on the right."""
+        questions = [{key: [*q[key], self.end.get(key, pad)] for key, pad in self.pads.items()} for q in questions]
+        return _prompt(questions, self.pads, left=False)
+
+    def length(self, item: tuple[Encoded, Encoded]) -> int:
+        return len(item[0]["input_ids"]) + len(item[1]["input_ids"]) + 2
+
+
+class DecoderOnly:
+    """Question, a line break, answer and end token in one sequence; loss on the answer, or on all of it."""
+
+    def __init__(self, encoding: Encoding, loss_on: str = "answer") -> None:
+        self.encoding = encoding
+        self.pads = encoding.pad_values
+        self.end = {"input_ids": encoding.tokenizer.eos_token_id}
+        self.loss_on_all = loss_on == "all"
+        self.separator = encoding.encode("\n")
+
+    def train_batch(self, items: Sequence[tuple[Encoded, Encoded]]) -> dict[str, torch.Tensor]:
+        """Returns input_ids, attention_mask, labels (B, T), padded on the right; labels[t] is the token after t."""
+        batch: dict[str, torch.Tensor] = {}
+        for key, pad in self.pads.items():
+            main = key == "input_ids"
+            inputs, labels = [], []
+            for question, answer in items:
+                prompt = [*question[key], *self.separator[key]]
+                whole = [*prompt, *answer[key], self.end.get(key, pad)]
+                inputs.append(whole[:-1])
+                unseen = [] if self.loss_on_all else [IGNORE if main else pad] * (len(prompt) - 1)
+                labels.append([*unseen, *whole[1 + len(unseen) :]])
+            batch[key] = _pad(inputs, pad)
+            batch["labels" if main else f"labels_{key}"] = _pad(labels, IGNORE if main else pad)
+            if main:
+                batch["attention_mask"] = _mask([len(row) for row in inputs], batch[key].shape[1], left=False)
+        return batch
+
+    def prompt_batch(self, questions: Sequence[Encoded]) -> dict[str, torch.Tensor]:
+        """Returns input_ids and attention_mask (B, S), padded on the left, so that every row ends where it goes on."""
+        questions = [{key: [*q[key], *self.separator[key]] for key in self.pads} for q in questions]
+        return _prompt(questions, self.pads, left=True)
+
+    def length(self, item: tuple[Encoded, Encoded]) -> int:
+        return len(item[0]["input_ids"]) + len(self.separator["input_ids"]) + len(item[1]["input_ids"]) + 1
+
+
+def layout_for(model_is_encoder_decoder: bool, encoding: Encoding, loss_on: str = "answer") -> Layout:
+    """The layout of a model family."""
+    return EncoderDecoder(encoding) if model_is_encoder_decoder else DecoderOnly(encoding, loss_on)
+
+
+def model_inputs(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The part of a batch that the model's `forward` takes."""
+    return {key: value for key, value in batch.items() if not key.startswith("labels")}
+
+
+def _prompt(rows: Sequence[Encoded], pads: Mapping[str, Any], left: bool) -> dict[str, torch.Tensor]:
+    batch = {key: _pad([row[key] for row in rows], pad, left) for key, pad in pads.items()}
+    batch["attention_mask"] = _mask([len(row["input_ids"]) for row in rows], batch["input_ids"].shape[1], left)
+    return batch
+
+
+def _pad(rows: Sequence[list], value: float, left: bool = False) -> torch.Tensor:
+    width = max(map(len, rows))
+    if left:
+        return torch.tensor([[value] * (width - len(row)) + row for row in rows])
+    return torch.tensor([row + [value] * (width - len(row)) for row in rows])
+
+
+def _mask(lengths: Sequence[int], width: int, left: bool) -> torch.Tensor:
+    positions = torch.arange(width)
+    lengths = torch.tensor(lengths)[:, None]
+    return (positions >= width - lengths if left else positions < lengths).long()

@@ -1,0 +1,131 @@
+"""Build a model as its settings say: the architecture, its weights, and the ids that its encoding gives it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ntl.models.initialisation import initialise
+from ntl.settings import ModelSettings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+    from ntl.encodings import Encoding
+
+SEQ2SEQ = ("t5",)
+FAMILIES = ("t5", "gpt2")
+
+
+def source(settings: ModelSettings) -> str | None:
+    """Where weights and tokenizer are read from: the local folder where one is given, else the hub id."""
+    return settings.path or settings.hub
+
+
+def check(settings: ModelSettings) -> None:
+    """Raise a ValueError for settings that name no buildable model, before any work starts."""
+    if settings.family not in FAMILIES:
+        raise ValueError(f"model.family: got '{settings.family}', expected one of {', '.join(FAMILIES)}")
+    for key, valid in {
+        "init": ("scratch", "pretrained"),
+        "tokenizer": ("bpe", "pretrained"),
+        "loss_on": ("answer", "all"),
+    }.items():
+        if getattr(settings, key) not in valid:
+            raise ValueError(f"model.{key}: got '{getattr(settings, key)}', expected one of {', '.join(valid)}")
+    if "pretrained" in (settings.init, settings.tokenizer) and source(settings) is None:
+        raise ValueError(
+            f"model '{settings.name}' reads {'weights' if settings.init == 'pretrained' else 'a tokenizer'} "
+            "but names no source: set model.hub=<id> or model.path=<folder>"
+        )
+    if settings.init == "pretrained" and settings.tokenizer != "pretrained":
+        raise ValueError(
+            f"model '{settings.name}': pretrained weights need their own tokenizer; "
+            "set model.tokenizer=pretrained, or model.init=scratch"
+        )
+    if settings.path is not None and not Path(settings.path).is_dir():
+        raise ValueError(f"model.path: '{settings.path}' is no folder; give one in the hub's layout (config.json, …)")
+
+
+def build(settings: ModelSettings, encoding: Encoding, seed: int) -> PreTrainedModel:
+    """Build the model that `settings` name, for the tokens of `encoding`.
+
+    Args:
+        settings: see `ntl.settings.ModelSettings`.
+        encoding: gives the number of tokens and the ids of padding, end and decoder start.
+        seed: the run's seed; weights drawn from scratch depend on it and on each parameter's name.
+
+    Raises:
+        ValueError: weights that cannot be had; the text says where they were sought and what to do.
+    """
+    import transformers
+
+    check(settings)
+    auto = getattr(transformers, "AutoModelForSeq2SeqLM" if settings.family in SEQ2SEQ else "AutoModelForCausalLM")
+    tokens = len(encoding.tokenizer)
+    if settings.init == "scratch":
+        model = auto.from_config(scratch_config(settings, encoding))
+        initialise(model, seed, encoding.tokenizer.get_vocab())
+    else:
+        try:
+            model = auto.from_pretrained(source(settings), revision=settings.revision, dtype="float32")
+        except (OSError, ValueError) as error:
+            first = str(error).strip().splitlines()[0]
+            raise ValueError(
+                f"the weights of model '{settings.name}' could not be read from '{source(settings)}' ({first}); "
+                "give a local folder in the hub's layout by model.path=<folder>, or train the same size from "
+                "scratch by model.init=scratch"
+            ) from error
+        if tokens > model.get_input_embeddings().weight.shape[0]:
+            # Past a multiple of 64, as tensor cores like it and as the published runs did.
+            model.resize_token_embeddings(tokens, pad_to_multiple_of=64)
+    _use_token_ids(model, encoding)
+    encoding.resize(model.config.vocab_size)
+    return model
+
+
+def scratch_config(settings: ModelSettings, encoding: Encoding | None) -> PreTrainedConfig:
+    """The transformers configuration of a model from scratch; without an encoding, at its published vocabulary."""
+    import transformers
+
+    options: dict[str, Any] = dict(settings.architecture)
+    if encoding is not None:
+        options["vocab_size"] = max(len(encoding.tokenizer), options.get("vocab_size", 0))
+    if settings.family == "t5":
+        return transformers.T5Config(decoder_start_token_id=0, **options)
+    return transformers.GPT2Config(**options)
+
+
+def _use_token_ids(model: PreTrainedModel, encoding: Encoding) -> None:
+    """Tell the model and its generation which ids pad, end and start a text."""
+    tokenizer = encoding.tokenizer
+    for config in (model.config, model.generation_config):
+        config.pad_token_id = tokenizer.pad_token_id
+        config.eos_token_id = tokenizer.eos_token_id
+        if model.config.is_encoder_decoder:
+            config.decoder_start_token_id = tokenizer.pad_token_id
+        else:
+            config.bos_token_id = tokenizer.eos_token_id
+
+
+def describe(model: PreTrainedModel) -> dict[str, int]:
+    """Sizes for the record: parameters (tied ones once) and columns of the logits."""
+    return {"parameters": model.num_parameters(), "vocabulary": model.config.vocab_size}
+
+
+def fingerprint(settings: ModelSettings) -> str | None:
+    """What identifies weights and tokenizer that are read and not made: a hash of a local folder's files, else the
+    hub id with its revision; None where both are made from scratch."""
+    if "pretrained" not in (settings.init, settings.tokenizer):
+        return None
+    if settings.path is None:
+        return f"{settings.hub}@{settings.revision or 'main'}"
+    weights = (".safetensors", ".bin") if settings.init == "pretrained" else ()
+    names = (".json", ".model", ".txt", *weights)
+    digest = hashlib.sha256()
+    for path in sorted(p for p in Path(settings.path).iterdir() if p.suffix in names):
+        digest.update(path.name.encode() + b"\0")
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()

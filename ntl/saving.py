@@ -1,0 +1,78 @@
+"""A trained model as a folder: weights and tokenizer in the library's own format, and what answering needs besides.
+
+Where the encoding adds nothing to the model, `AutoModelFor….from_pretrained(folder)` and
+`AutoTokenizer.from_pretrained(folder)` load it without this package.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ntl.data import Layout, layout_for
+from ntl.settings import EvalSettings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from ntl.encodings import Encoding
+
+ANSWERING = "answering.json"
+
+
+class Trained(NamedTuple):
+    """All that is needed to answer questions."""
+
+    model: PreTrainedModel
+    encoding: Encoding
+    layout: Layout
+    eval: EvalSettings
+    max_new_tokens: int
+
+
+def save(folder: Path, trained: Trained, loss_on: str) -> None:
+    """Write a trained model to `folder`, replacing what was there."""
+    temporary = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(temporary, ignore_errors=True)
+    trained.model.save_pretrained(temporary)
+    trained.encoding.save(temporary)
+    answering = {
+        "encoding": trained.encoding.name,
+        "loss_on": loss_on,
+        "beams": trained.eval.beams,
+        "decode": trained.eval.decode,
+        "max_new_tokens": trained.max_new_tokens,
+    }
+    (temporary / ANSWERING).write_text(json.dumps(answering, indent=2) + "\n")
+    shutil.rmtree(folder, ignore_errors=True)
+    temporary.rename(folder)
+
+
+def load(folder: Path) -> Trained:
+    """Read what `save` wrote.
+
+    Raises:
+        ValueError: the folder holds no trained model of this suite.
+    """
+    import transformers
+
+    from ntl import encodings
+
+    path = folder / ANSWERING
+    if not path.is_file():
+        raise ValueError(f"'{folder}' holds no trained model: expected {ANSWERING}, weights and a tokenizer in it")
+    answering: dict[str, Any] = json.loads(path.read_text())
+    config = transformers.AutoConfig.from_pretrained(folder)
+    auto = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
+    model = auto.from_pretrained(folder)
+    encoding = encodings.build(answering["encoding"], encodings.PretrainedTokenizer(str(folder)))
+    encoding.resize(model.config.vocab_size)
+    return Trained(
+        model=model.eval(),
+        encoding=encoding,
+        layout=layout_for(config.is_encoder_decoder, encoding, answering["loss_on"]),
+        eval=EvalSettings(beams=answering["beams"], decode=answering["decode"]),
+        max_new_tokens=answering["max_new_tokens"],
+    )

@@ -1,0 +1,330 @@
+"""Training: transformers' Trainer with the objective's loss in it.
+
+Two things are overridden. `compute_loss` asks the objective, and `_get_num_items_in_batch` counts number tokens beside
+label tokens over the whole accumulated batch of all processes, so that a mean over number positions is the same on any
+number of devices and micro-batches. All else (loop, optimizer, schedule, checkpoints, resuming) is the library's.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
+
+from ntl import checkpoints
+from ntl.data import EncodedDataset, Layout, model_inputs
+from ntl.losses.objectives import Counts, Objective
+from ntl.settings import TrainSettings
+
+log = logging.getLogger(__name__)
+
+
+class Stopped(KeyboardInterrupt):
+    """Training was asked to stop (Ctrl-C, or a job's time limit) and has saved a checkpoint to go on from."""
+
+
+class NotFinite(ArithmeticError):
+    """The loss became NaN or infinite."""
+
+
+@dataclass
+class TrainResult:
+    """What a training came to: `history` has one row per logged step, each part of the loss in a column."""
+
+    history: list[dict[str, float]]
+    steps: int
+    best_step: int | None
+    seconds: float  # of this process; the steps before a resume are not in it
+    steps_per_second: float
+
+
+class ObjectiveTrainer(Trainer):
+    """A Trainer whose loss is an `Objective`, with the parts of the loss in its log (`ce`, `ntl`, `eval_ce`, …)."""
+
+    def __init__(
+        self, objective: Objective, gradient_norms_every: int | None = None, **arguments: Any
+    ) -> None:
+        super().__init__(**arguments)
+        self.objective = objective
+        self.gradient_norms_every = gradient_norms_every
+        self.loss_is_scaled_for_ga = True  # parts are sums over the whole batch's counts already
+        self._meter = _Meter()
+
+    def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> Counts | None:
+        if not batch_samples:
+            return None
+        counts = [self.objective.count(batch["labels"]) for batch in batch_samples]
+        totals = torch.stack([torch.stack([c.labels, c.numbers]) for c in counts]).sum(0).to(device)
+        if self.args.world_size > 1:
+            totals = self.accelerator.reduce(totals, "sum")
+        return Counts(*totals)
+
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, torch.Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: Counts | None = None,
+    ) -> torch.Tensor | tuple[torch.Tensor, Any]:
+        outputs = model(**model_inputs(inputs))
+        parts = self.objective(outputs, inputs, num_items_in_batch)
+        self._meter.add(parts.parts, None if self.model.training else num_items_in_batch)
+        if model.training and self._measures_gradients():
+            self._meter.add(_gradient_norms(parts.terms, model), None)
+        # DistributedDataParallel averages gradients over processes; the counts are of all of them: so sum instead.
+        loss = parts.total * self.accelerator.num_processes if model.training else parts.total
+        return (loss, outputs) if return_outputs else loss
+
+    def _measures_gradients(self) -> bool:
+        every = self.gradient_norms_every
+        return every is not None and self.state.global_step % every == 0 and self.accelerator.sync_gradients
+
+    def evaluation_loop(self, *arguments: Any, metric_key_prefix: str = "eval", **options: Any) -> Any:
+        training, self._meter = self._meter, _Meter()
+        try:
+            output = super().evaluation_loop(*arguments, metric_key_prefix=metric_key_prefix, **options)
+            for name, value in self._meter.means(self.accelerator).items():
+                output.metrics[f"{metric_key_prefix}_{name}"] = value
+        finally:
+            self._meter = training
+        return output
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:
+            logs |= self._meter.means(self.accelerator, steps=self.state.global_step - self._meter.since)
+            self._meter = _Meter(since=self.state.global_step)
+            if not torch.tensor(logs["loss"]).isfinite():
+                raise NotFinite(
+                    f"the loss became {logs['loss']} by step {self.state.global_step}; a lower train.learning_rate, "
+                    "a longer train.warmup_steps or a smaller loss.weight may keep it finite"
+                )
+        super().log(logs, start_time)
+
+
+class _Meter:
+    """Sums of the parts of a loss: over the steps since the last log, or over a validation's tokens."""
+
+    def __init__(self, since: int = 0) -> None:
+        self.since = since
+        self.sums: dict[str, torch.Tensor] = {}
+        self.weights: dict[str, torch.Tensor] = {}
+        self.occasions: dict[str, int] = {}
+
+    def add(self, parts: Mapping[str, torch.Tensor], counts: Counts | None) -> None:
+        for name, value in parts.items():
+            weight = 1.0 if counts is None else (counts.numbers if name == "ntl" else counts.labels)
+            self.sums[name] = self.sums.get(name, 0.0) + value.detach() * weight
+            self.weights[name] = self.weights.get(name, 0.0) + weight
+            self.occasions[name] = self.occasions.get(name, 0) + 1
+
+    def means(self, accelerator: Any, steps: int | None = None) -> dict[str, float]:
+        means = {}
+        for name, total in self.sums.items():
+            total = accelerator.reduce(total, "sum") if accelerator.num_processes > 1 else total
+            if steps is None:  # a validation: means over tokens
+                weight = float(self.weights[name])
+            else:  # training: the micro-batches of a step add up to that step's mean; gradient norms are averaged
+                weight = self.occasions[name] if name.startswith("grad_") else steps
+            if weight:
+                means[name] = float(total) / weight
+        return means
+
+
+def _gradient_norms(terms: Mapping[str, torch.Tensor], model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Norms of the gradient of each term of the total, λ included, over all parameters; and their ratio to CE's."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    norms = {}
+    for name, term in terms.items():
+        gradients = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
+        squares = [g.float().square().sum() for g in gradients if g is not None]
+        norms[f"grad_{name}"] = torch.stack(squares).sum().sqrt() if squares else torch.zeros(())
+    if len(norms) > 1 and "grad_ce" in norms:
+        for name in set(norms) - {"grad_ce"}:
+            norms[f"{name}_over_ce"] = norms[name] / norms["grad_ce"].clamp_min(1e-30)
+    return norms
+
+
+class _Seal(TrainerCallback):
+    """Seals every checkpoint once it is whole."""
+
+    def on_save(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
+        if state.is_world_process_zero:
+            checkpoints.seal(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+
+
+class _StopOnSignal(TrainerCallback):
+    """On SIGINT or SIGTERM: finish the step, save a checkpoint, and stop."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _StopOnSignal:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: Any) -> None:
+        if self.received is not None:  # asked twice: stop at once
+            raise KeyboardInterrupt
+        self.received = number
+        log.warning("%s: saving a checkpoint, then stopping", signal.Signals(number).name)
+
+    def on_step_end(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
+        if self.received is not None:
+            control.should_log = control.should_save = control.should_training_stop = True
+
+
+class _Tell(TrainerCallback):
+    """Hands every logged row to `tell(step, values)`."""
+
+    def __init__(self, tell: Callable[[int, dict[str, float]], None]) -> None:
+        self.tell = tell
+
+    def on_log(self, args: TrainingArguments, state: Any, control: Any, logs: dict[str, float], **_: Any) -> None:
+        self.tell(state.global_step, _numbers(logs))
+
+
+def check(settings: TrainSettings) -> None:
+    """Raise a ValueError for settings that cannot be trained with, before any work starts."""
+    for name in ("steps", "batch_size", "accumulate", "eval_every", "log_every"):
+        if getattr(settings, name) < 1:
+            raise ValueError(f"train.{name}: got {getattr(settings, name)}, expected an integer of at least 1")
+    if not 0 < settings.learning_rate < float("inf"):
+        raise ValueError(f"train.learning_rate: got {settings.learning_rate}, expected a positive number")
+    if settings.precision not in ("fp32", "bf16", "fp16"):
+        raise ValueError(f"train.precision: got '{settings.precision}', expected fp32, bf16 or fp16")
+    if settings.device not in ("auto", "cpu"):
+        raise ValueError(f"train.device: got '{settings.device}', expected auto or cpu")
+    if settings.eval_every > settings.steps:
+        raise ValueError(
+            f"train.eval_every: got {settings.eval_every} with train.steps={settings.steps}; "
+            "a run must be validated at least once"
+        )
+    if settings.steps % settings.eval_every:
+        raise ValueError(
+            f"train.steps: got {settings.steps}, expected a multiple of train.eval_every={settings.eval_every}, "
+            "so that the last weights are validated too"
+        )
+
+
+def arguments(settings: TrainSettings, objective: Objective, seed: int, folder: Path) -> TrainingArguments:
+    """The library's training arguments for these settings."""
+    return TrainingArguments(
+        output_dir=str(folder),
+        max_steps=settings.steps,
+        per_device_train_batch_size=settings.batch_size,
+        per_device_eval_batch_size=2 * settings.batch_size,
+        gradient_accumulation_steps=settings.accumulate,
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type=settings.schedule,
+        lr_scheduler_kwargs=settings.schedule_options or None,
+        warmup_steps=settings.warmup_steps,
+        weight_decay=settings.weight_decay,
+        max_grad_norm=settings.max_grad_norm,
+        bf16=settings.precision == "bf16",
+        fp16=settings.precision == "fp16",
+        use_cpu=settings.device == "cpu",
+        eval_strategy="steps",
+        eval_steps=settings.eval_every,
+        # A checkpoint at every validation, so that the best one is on disk. Rows are logged at each of them, so that
+        # no part of the loss's running means is lost when a run resumes.
+        save_strategy="steps",
+        save_steps=settings.eval_every,
+        save_total_limit=3,
+        logging_steps=_logging_steps(settings),
+        load_best_model_at_end=settings.keep_best,
+        metric_for_best_model=f"eval_{objective.selection}",
+        greater_is_better=False,
+        prediction_loss_only=True,
+        remove_unused_columns=False,
+        dataloader_num_workers=settings.workers,
+        report_to="none",
+        seed=seed,
+        data_seed=seed,
+        disable_tqdm=None,
+    )
+
+
+def _logging_steps(settings: TrainSettings) -> int:
+    """The largest step between logs that divides `eval_every` and is at most `log_every`."""
+    return max(n for n in range(1, settings.log_every + 1) if settings.eval_every % n == 0)
+
+
+def train(
+    model: PreTrainedModel,
+    layout: Layout,
+    objective: Objective,
+    data: EncodedDataset,
+    validation: EncodedDataset,
+    settings: TrainSettings,
+    seed: int,
+    folder: Path,
+    tell: Callable[[int, dict[str, float]], None] = lambda step, values: None,
+) -> TrainResult:
+    """Train `model` in place, from its last whole checkpoint below `folder` where there is one.
+
+    Args:
+        tell: called with (step, values) for every row that is logged.
+
+    Raises:
+        Stopped: the process was asked to stop; a checkpoint was saved.
+        NotFinite: the loss became NaN or infinite.
+    """
+    resume = checkpoints.last_whole(folder)
+    with _StopOnSignal() as stop:
+        trainer = ObjectiveTrainer(
+            objective=objective,
+            gradient_norms_every=settings.gradient_norms_every,
+            model=model,
+            args=arguments(settings, objective, seed, folder),
+            train_dataset=data,
+            eval_dataset=validation,
+            data_collator=layout.train_batch,
+            callbacks=[_Seal(), stop, _Tell(tell)],
+        )
+        start = time.perf_counter()
+        before = 0
+        if resume is not None:
+            before = int(resume.name.rpartition("-")[2])
+            log.info("going on from step %d", before)
+        trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
+    seconds = time.perf_counter() - start
+    if stop.received is not None and trainer.state.global_step < settings.steps:
+        raise Stopped(f"stopped at step {trainer.state.global_step} of {settings.steps}; a checkpoint is saved")
+    return TrainResult(
+        history=[_numbers(row) for row in trainer.state.log_history if "train_runtime" not in row],
+        steps=trainer.state.global_step,
+        best_step=trainer.state.best_global_step,
+        seconds=seconds,
+        steps_per_second=(trainer.state.global_step - before) / seconds if seconds else 0.0,
+    )
+
+
+def history(folder: Path) -> list[dict[str, float]]:
+    """The rows logged up to the checkpoint that a run will go on from; empty for a fresh one."""
+    import json
+
+    resume = checkpoints.last_whole(folder)
+    if resume is None:
+        return []
+    return [_numbers(row) for row in json.loads((resume / checkpoints.STATE).read_text())["log_history"]]
+
+
+def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    """The values of a row that depend on the run alone: timings belong to the record's own section."""
+    timings = ("runtime", "_per_second", "total_flos", "preparation_time")
+    return {k: v for k, v in row.items() if isinstance(v, int | float) and not k.endswith(timings)}
