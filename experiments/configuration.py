@@ -16,8 +16,10 @@ from typing import Any
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -25,6 +27,7 @@ from ntl.settings import EvalSettings, ModelSettings, TrainSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 CONF = ROOT / "conf"
+FREE = ("model.architecture.", "train.schedule_options.")  # take keys that no yaml lists
 SETTINGS = {"model": ModelSettings, "train": TrainSettings, "eval": EvalSettings}
 
 
@@ -130,7 +133,7 @@ def _arm_config(name: str, arm: str, overrides: tuple[str, ...]) -> dict[str, An
 
 def check_overrides(overrides: Sequence[str]) -> None:
     """Raise a ConfigurationError with the nearest valid names for the first unknown key or choice."""
-    parsed = OverridesParser.create().parse_overrides([o for o in overrides if not o.startswith("-")])
+    parsed = _parse(overrides)
     groups = _groups()
     selections = []
     for override in parsed:
@@ -141,14 +144,14 @@ def check_overrides(overrides: Sequence[str]) -> None:
                     raise ConfigurationError(did_you_mean(key, choice, choices(key)))
             if not override.is_sweep_override() and not override.is_delete():
                 selections.append(override.input_line)
-    known = _keys(_compose_checked(selections))
+    known = set(_keys(_compose_checked(selections)))
     for override in parsed:
         key = override.get_key_element()
         if key[0] in "+~" or key.partition("@")[0] in groups or key.startswith("hydra"):
             continue
-        if not any(key == k or (k.endswith(".*") and key.startswith(k[:-1])) for k in known):
-            names = [k for k in known if not k.endswith("*")] + sorted(groups)
-            raise ConfigurationError(did_you_mean("key", key, names))
+        if key not in known:
+            hint = f"; to add a key of your own, write +{override.input_line}" if key.startswith(FREE) else ""
+            raise ConfigurationError(did_you_mean("key", key, known | groups) + hint)
 
 
 def check_sweep(arguments: Sequence[str]) -> None:
@@ -159,7 +162,7 @@ def check_sweep(arguments: Sequence[str]) -> None:
     """
     overrides = [a for a in arguments if not a.startswith("-")]
     check_overrides(overrides)
-    parsed = OverridesParser.create().parse_overrides(overrides)
+    parsed = _parse(overrides)
     swept = {o.get_key_element(): list(_values(o)) for o in parsed if o.is_sweep_override()}
     fixed = [o.input_line for o in parsed if not o.is_sweep_override()]
     config = _compose_checked(fixed)
@@ -187,9 +190,14 @@ def _compose(overrides: Sequence[str]) -> dict[str, Any]:
 @cache
 def _composed_config(overrides: tuple[str, ...], conf: str) -> DictConfig:
     register()
-    # Inside a Hydra job the outer state must survive: `initialize_config_dir` puts it back on leaving.
-    with initialize_config_dir(conf, version_base="1.3"):
-        return hydra_compose("config", overrides=list(overrides))
+    # Inside a Hydra job there is an outer Hydra, which must survive this.
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(conf, version_base="1.3"):
+            return hydra_compose("config", overrides=list(overrides))
+    finally:
+        GlobalHydra.instance().hydra = outer
 
 
 def _composed(overrides: tuple[str, ...], conf: str) -> dict[str, Any]:
@@ -217,13 +225,21 @@ def _values(override: Any) -> list[str]:
     return [] if value is None else [str(value)]
 
 
+def _parse(overrides: Sequence[str]) -> list[Override]:
+    try:
+        return OverridesParser.create().parse_overrides([o for o in overrides if not o.startswith("-")])
+    except OverrideParseException as error:
+        raise ConfigurationError(
+            f"cannot read the override '{error.override}'; expected key=value, quoted where the value holds "
+            "spaces, commas or brackets, as in 'loss.weight=0.3'"
+        ) from None
+
+
 def _keys(config: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Every key that can be set, dotted; `x.*` where x takes keys of the user's own."""
+    """Every key that can be set, dotted."""
     keys = []
     for key, value in config.items():
         keys.append(f"{prefix}{key}")
         if isinstance(value, Mapping):
             keys += _keys(value, f"{prefix}{key}.")
-            if prefix + key in ("model.architecture", "train.schedule_options", "arms"):
-                keys.append(f"{prefix}{key}.*")
     return keys
