@@ -1,0 +1,151 @@
+"""Checks of options, shared by the functions and by the constructors, so that both say the same of a bad value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any
+
+from torch import Tensor
+
+from ntl.numbers import DIGITS, NumberVocabulary
+
+KINDS = ("was", "mse", "mae", "huber")
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    """Raise a ValueError naming the nearest of `choices` unless `value` is one of them."""
+    if value not in choices:
+        near = get_close_matches(str(value).lower(), choices, n=2, cutoff=0.4)
+        hint = f"did you mean {' or '.join(near)}?" if near else "choose one of them"
+        raise ValueError(f"got {name}={value!r}, expected one of {', '.join(choices)}: {hint}")
+
+
+def check_real(
+    name: str, value: Any, advice: str, *, least: float = 0.0, strict: bool = False, below: float = math.inf
+) -> None:
+    """Raise a ValueError unless `value` is a finite number ≥ `least` (> with `strict`) and < `below`."""
+    # by behaviour, not by class: numpy's numbers are as good as Python's; a truth value or a text is a mistake
+    number = not isinstance(value, bool | str | bytes | Tensor) and hasattr(value, "__float__")
+    if not (number and math.isfinite(value) and (value > least if strict else value >= least) and value < below):
+        upper = f" and < {below:g}" if math.isfinite(below) else ""
+        raise ValueError(
+            f"got {name}={value!r}, expected a finite number {'>' if strict else '≥'} {least:g}{upper}: {advice}"
+        )
+
+
+def check_weight(weight: Any) -> None:
+    """Check λ, the weight of the number token loss in a total."""
+    check_real("weight", weight, "0.3 is the paper's choice, 0 turns the number token loss off")
+
+
+def check_sigma(sigma: Any) -> None:
+    """Check the standard deviation of a Gaussian target, in units of the tokens' values."""
+    check_real("sigma", sigma, "the paper uses 0.5, 1 and 2; a one-hot target is plain cross-entropy", strict=True)
+
+
+def check_smoothing(label_smoothing: Any) -> None:
+    """Check the share of the target that is spread evenly over the vocabulary."""
+    check_real("label_smoothing", label_smoothing, "0 leaves the target as it is", below=1.0)
+
+
+def check_number_loss(
+    kind: str | Callable, *, sigma: Any, reweigh: Any, squash: Any, place_value: Any, reduction: str = "mean"
+) -> None:
+    """Check the options of the number token loss, one by one and together."""
+    if not callable(kind):
+        check_choice("kind", kind, KINDS)
+    check_choice("reduction", reduction, REDUCTIONS)
+    check_flag("reweigh", reweigh)
+    check_real("place_value", place_value, "1 weighs all digits alike, as the paper does", least=1.0)
+    if squash is not None:
+        check_real(
+            "squash", squash, "9 leaves the digits 0 to 9 as they are, 1 makes all wrong tokens alike", least=1.0
+        )
+    if sigma is not None:
+        check_sigma(sigma)
+    for name, value in (("squash", squash), ("sigma", sigma)):
+        if value is not None and kind != "was":
+            raise ValueError(
+                f"got {name}={value!r} with kind={kind!r}, expected kind='was': the other kinds compare an expected "
+                f"value with the label and have no distance between tokens; leave {name} out"
+            )
+    if squash is not None and sigma is not None:
+        raise ValueError(
+            f"got squash={squash!r} and sigma={sigma!r}, expected one of them: against a smoothed target the distance "
+            "is taken along the values themselves"
+        )
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raise a ValueError unless `value` is True or False ("false" and 0 would pass silently otherwise)."""
+    if not isinstance(value, bool):
+        raise ValueError(f"got {name}={value!r}, expected True or False: it is a switch, not a factor")
+
+
+def check_vocabulary(numbers: Any) -> None:
+    """Raise a TypeError unless `numbers` is a NumberVocabulary (a tokenizer is the likely mistake)."""
+    if not isinstance(numbers, NumberVocabulary):
+        raise TypeError(
+            f"got numbers of type {type(numbers).__name__}, expected a NumberVocabulary: make one with "
+            "NumberVocabulary.from_tokenizer(tokenizer, vocab_size)"
+        )
+
+
+def check_digits(numbers: NumberVocabulary) -> None:
+    """Raise a ValueError unless every number token is a digit."""
+    other = next((token for token in numbers.tokens if len(token) != 1 or token not in DIGITS), None)
+    if other is not None:
+        raise ValueError(
+            f"got {other!r} among the {len(numbers)} number tokens, expected the digits 0 to 9 alone: the value of a "
+            "whole number is made up from its digits; use the digits encoding, or digits_only=True"
+        )
+
+
+def check_tensors(
+    logits: Tensor,
+    labels: Tensor,
+    numbers: NumberVocabulary | None,
+    ignore_index: int,
+    loss_weights: Tensor | None = None,
+) -> None:
+    """Check shapes, types and ids.
+
+    Raises:
+        TypeError: logits are not floating point, or labels are no integers.
+        ValueError: shapes do not fit, an id is no column of the logits, or a loss weight is negative or not finite.
+    """
+    if not logits.is_floating_point():
+        raise TypeError(f"got logits of {logits.dtype}, expected floating point: pass the model's raw scores")
+    if labels.is_floating_point() or labels.is_complex():
+        raise TypeError(f"got labels of {labels.dtype}, expected integers: pass token ids")
+    if logits.ndim < 2 or labels.shape != logits.shape[:-1]:
+        raise ValueError(
+            f"got logits of shape {tuple(logits.shape)} and labels of shape {tuple(labels.shape)}, expected (…, V) "
+            "and (…): one label for each row of logits, aligned with it"
+        )
+    width = logits.shape[-1]
+    # vocab_size bounds every id and is known without asking the device, so the ids are read only if it does not fit
+    if numbers is not None and width < numbers.vocab_size and (last := int(numbers.ids[-1])) >= width:
+        raise ValueError(
+            f"got a number token with id {last} for logits of {width} columns, expected ids below {width}: resize the "
+            "model's output layer to the tokenizer, or build the number vocabulary from the model's own tokenizer"
+        )
+    # On an accelerator this would wait for the device at every step; indexing reports it there.
+    if labels.device.type == "cpu":
+        outside = (labels != ignore_index) & ((labels < 0) | (labels >= width))
+        if bool(outside.any()):
+            raise ValueError(
+                f"got label {int(labels[outside][0])}, expected 0 to {width - 1} (columns of the logits) or "
+                f"ignore_index={ignore_index}: check the tokenizer and the padding of the labels"
+            )
+    if loss_weights is not None:
+        if loss_weights.shape != labels.shape:
+            raise ValueError(
+                f"got loss_weights of shape {tuple(loss_weights.shape)}, expected {tuple(labels.shape)}: one weight "
+                "for each label"
+            )
+        if bool(((loss_weights < 0) | ~loss_weights.isfinite()).any()):
+            raise ValueError("got loss_weights that are negative or not finite, expected ≥ 0: 0 leaves a position out")

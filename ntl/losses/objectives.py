@@ -1,0 +1,196 @@
+"""Objectives: what a training run minimises, as a total with named parts.
+
+An objective has two call forms, told apart by the second argument:
+
+* `objective(outputs, batch, counts) -> LossParts` in this project's trainer. `batch["labels"]` is aligned with
+  `outputs.logits`, and `counts` hold the denominators of the whole accumulated, all-process batch, so that the means
+  do not depend on how a batch is divided.
+* `objective(outputs, labels, num_items_in_batch=…) -> Tensor`, as transformers' Trainer calls its
+  `compute_loss_func=`; see `CrossEntropy.compute_loss`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ntl.losses import _checks as check
+from ntl.losses import functional
+from ntl.losses.functional import Counts
+from ntl.numbers import NumberVocabulary
+
+IGNORED = -100
+
+
+@dataclass
+class LossParts:
+    """A loss to differentiate, and what it is made of.
+
+    Attributes:
+        total: scalar with gradient.
+        parts: detached means by name. With counts given, each is this micro-batch's share of the mean: they add up.
+    """
+
+    total: Tensor
+    parts: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Objective(nn.Module):
+    """Base of all objectives.
+
+    Attributes:
+        encodings: names of the encodings that it can be trained with.
+        selection: name of the part whose validation value chooses the checkpoint.
+    """
+
+    encodings: ClassVar[tuple[str, ...]] = ("digits", "subword")
+    selection: ClassVar[str] = "ce"
+
+    def __init__(self, numbers: NumberVocabulary) -> None:
+        super().__init__()
+        check.check_vocabulary(numbers)
+        self.numbers = numbers
+
+    def count(self, labels: Tensor) -> Counts:
+        """Return how many labels are not ignored, and how many of them are number tokens, as scalar tensors."""
+        return Counts(labels=(labels != IGNORED).sum(), numbers=self.numbers.mask(labels).sum())
+
+    def forward(self, outputs: Any, batch: Mapping[str, Tensor], counts: Counts | None = None) -> LossParts:
+        """Return the loss of a model's outputs on a batch; without counts, means are over this batch alone."""
+        raise NotImplementedError
+
+
+class CrossEntropy(Objective):
+    """Cross-entropy, or with `sigma` the Gaussian cross-entropy (GCE).
+
+    Parts: "ce", and with `sigma` "gce", with "ce" then the plain cross-entropy for comparison and selection.
+    """
+
+    def __init__(self, numbers: NumberVocabulary, *, sigma: float | None = None, label_smoothing: float = 0.0) -> None:
+        super().__init__(numbers)
+        if sigma is not None:
+            check.check_sigma(sigma)
+        check.check_smoothing(label_smoothing)
+        self.options: dict[str, Any] = {"sigma": sigma, "label_smoothing": label_smoothing}
+
+    def loss(self, logits: Tensor, labels: Tensor, counts: Counts | None = None) -> LossParts:
+        """Return the loss of logits (B, T, C) and labels (B, T), aligned."""
+        count = None if counts is None else counts.labels
+        return LossParts(
+            *functional.cross_entropy(logits, labels, self.numbers, **self.options, count=count, return_parts=True)
+        )
+
+    def forward(
+        self,
+        outputs: Any,
+        batch: Mapping[str, Tensor] | Tensor,
+        counts: Counts | None = None,
+        *,
+        num_items_in_batch: Tensor | int | None = None,
+        shift_labels: bool | None = None,
+    ) -> LossParts | Tensor:
+        """Answer both call forms (see the module): LossParts for a batch, a tensor for labels."""
+        if isinstance(batch, Mapping):
+            return self.loss(_logits(outputs), batch["labels"], counts)
+        return self.compute_loss(outputs, batch, num_items_in_batch, shift_labels=shift_labels)
+
+    def compute_loss(
+        self,
+        outputs: Any,
+        labels: Tensor,
+        num_items_in_batch: Tensor | int | None = None,
+        *,
+        shift_labels: bool | None = None,
+    ) -> Tensor:
+        """Return the total for anyone's Trainer: `Trainer(…, compute_loss_func=CrossEntropyWithNTL(numbers))`.
+
+        Args:
+            outputs: what the model returned, with `logits`. Trainer keeps the labels from the model, so encoder–decoder
+                models need `decoder_input_ids` from the collator (`DataCollatorForSeq2Seq(tokenizer, model=model)`).
+            labels: (B, T), −100 where ignored.
+            num_items_in_batch: labels in the whole accumulated batch. Trainer counts labels and not numbers, so the
+                mean over number tokens is taken in each micro-batch, and these means are averaged with the
+                micro-batches' shares of the labels. Without accumulation and on one device that is the exact mean; with
+                them it is the exact one only if numbers make up the same share of every micro-batch's labels.
+            shift_labels: whether labels are to be moved one step to the left, as causal language models need it. By
+                default they are unless the outputs have an encoder's states; for a masked language model say False:
+                `compute_loss_func=functools.partial(loss, shift_labels=False)`.
+        """
+        if not isinstance(labels, Tensor):
+            raise TypeError(
+                f"got labels of type {type(labels).__name__}, expected a tensor (or a batch that holds it): the "
+                "data must have a column `labels`"
+            )
+        if shift_labels is None:
+            shift_labels = _get(outputs, "encoder_last_hidden_state") is None
+        if shift_labels:
+            # move the labels, not the logits: a slice of the logits would be copied whole
+            labels = F.pad(labels[..., 1:], (0, 1), value=IGNORED)
+        counts = None
+        if num_items_in_batch is not None:
+            here = self.count(labels)
+            counts = Counts(num_items_in_batch, here.numbers * (num_items_in_batch / here.labels.clamp_min(1)))
+        return self.loss(_logits(outputs), labels, counts).total
+
+    def extra_repr(self) -> str:
+        """Show the options in `print(objective)`."""
+        return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+
+
+class CrossEntropyWithNTL(CrossEntropy):
+    """CE + λ·NTL, or with `sigma` GCE + λ·NTL-WAS; see `functional.cross_entropy_with_ntl` for the options.
+
+    Parts: "ce", "ntl" (its mean over number tokens, without λ), and "gce" with `sigma`.
+
+    >>> numbers = NumberVocabulary.from_tokenizer(tokenizer, vocab_size=model.config.vocab_size)
+    >>> trainer = Trainer(model, args, train_dataset=data, compute_loss_func=CrossEntropyWithNTL(numbers))
+    """
+
+    def __init__(
+        self,
+        numbers: NumberVocabulary,
+        *,
+        kind: str = "was",
+        weight: float = 0.3,
+        sigma: float | None = None,
+        reweigh: bool = False,
+        squash: float | None = None,
+        place_value: float = 1.0,
+        label_smoothing: float = 0.0,
+    ) -> None:
+        super().__init__(numbers, sigma=sigma, label_smoothing=label_smoothing)
+        check.check_weight(weight)
+        check.check_number_loss(kind, sigma=sigma, reweigh=reweigh, squash=squash, place_value=place_value)
+        self.options |= {
+            "kind": kind,
+            "weight": weight,
+            "reweigh": reweigh,
+            "squash": squash,
+            "place_value": place_value,
+        }
+
+    def loss(self, logits: Tensor, labels: Tensor, counts: Counts | None = None) -> LossParts:
+        """Return the loss of logits (B, T, C) and labels (B, T), aligned."""
+        return LossParts(
+            *functional.cross_entropy_with_ntl(
+                logits, labels, self.numbers, **self.options, counts=counts, return_parts=True
+            )
+        )
+
+
+def _get(outputs: Any, name: str) -> Any:
+    return outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
+
+
+def _logits(outputs: Any) -> Tensor:
+    logits = _get(outputs, "logits")
+    if logits is None:
+        raise TypeError(
+            f"got outputs of type {type(outputs).__name__} without logits, expected a model's output with `logits`: "
+            "use a language model, and leave return_dict at True"
+        )
+    return logits
