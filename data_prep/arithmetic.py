@@ -20,6 +20,7 @@ class Arithmetic(Mathematics):
     name: str = "arithmetic"
     modules: Sequence[str] = ("arithmetic__add_or_sub",)
     difficulties: Sequence[str] = ("easy",)
+    interpolation: Sequence[str] | None = ("arithmetic__add_or_sub@easy",)
     extrapolation: Sequence[str] = ("arithmetic__add_or_sub_big",)
     train_size: int | None = 50_000
     validation_size: int = 1000

@@ -286,8 +286,8 @@ class Dataset:
             for option, value in {"dataset": theirs.get("dataset"), **theirs.get("options", {})}.items():
                 if option in ours and ours[option] != value:
                     raise DataError(
-                        f"{folder / 'manifest.json'}: prepared with {option}={value!r}, but {option}={ours[option]!r} is "
-                        "asked for. Set the option to the folder's value, or prepare the data anew from their source."
+                        f"{folder / 'manifest.json'}: prepared with {option}={value!r}, but asked for is "
+                        f"{option}={ours[option]!r}. Set the option to the folder's value, or prepare from the source."
                     )
         else:
             work.source["note"] = "ready-made splits: modules and sizes are the folder's, whatever the options say"

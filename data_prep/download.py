@@ -98,14 +98,14 @@ def fetch(url: str, folder: Path, sha256: str | None, progress: bool = True) -> 
             if isinstance(error, DataError):
                 raise
             raise DataError(
-                f"{url}: the hash does not match ({error}). Expected sha256 {sha256}. If the file was replaced for a good "
-                "reason, give its hash as sha256=…; otherwise use another source."
+                f"{url}: the hash does not match ({error}). Expected sha256 {sha256}. If the file was replaced "
+                "for a good reason, give its hash as sha256=…; otherwise use another source."
             ) from error
         return path, file_sha256(path)
 
 
 def extract(archive: Path, names: Sequence[str], folder: Path) -> Path:
-    """Write the members of a tar archive whose paths end in `names` to `folder/name`, those not there yet; return it."""
+    """Write the members of a tar archive whose paths end in `names` to `folder` unless they are there; return it."""
     with locked(archive.with_name(f".{archive.name}.extract.lock"), f"another process to unpack {archive.name}"):
         wanted = {name for name in names if not (folder / name).exists()}
         if wanted:

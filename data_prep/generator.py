@@ -84,8 +84,8 @@ def versions() -> dict[str, str]:
         return {name: version(name) for name in ("mathematics-dataset", "numpy", "sympy")}
     except PackageNotFoundError as error:
         raise DataError(
-            f"source=generator: the package {error.name} is not installed. Install it (pip install 'ntl[suite]'), or use "
-            "source=download or source=local folder=<path>."
+            f"source=generator: the package {error.name} is not installed. Install it (pip install 'ntl[suite]'), "
+            "or use source=download or source=local folder=<path>."
         ) from None
 
 
@@ -123,7 +123,7 @@ class TookTooLong(BaseException):  # no Exception: SymPy catches those in places
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TookTooLong in the block after `seconds` (in the main thread of systems with SIGALRM; no limit elsewhere)."""
+    """Raise TookTooLong in the block after `seconds`: in the main thread where SIGALRM exists, nowhere else."""
     if not hasattr(signal, "SIGALRM") or threading.current_thread() is not threading.main_thread():
         yield
         return
