@@ -1,0 +1,75 @@
+"""Trivial predictors: constant answers drawn from the training answers alone, scored like any model's text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
+from typing import Literal
+
+TRIVIAL = ("mean", "median", "most_frequent")
+DECIMALS = 6  # that the mean is rounded to, half to even
+_PRECISE = Context(prec=1000)  # sums of answers stay exact
+
+
+def trivial_answers(training_answers: Iterable[str], kind: Literal["number", "text"] = "number") -> dict[str, str]:
+    """The one answer that each trivial predictor gives to every question, as text.
+
+    Numbers (the last one of each training answer): the mean rounded to six decimals, the median (the mean of the middle
+    two for an even count, not rounded), the most frequent number (the smallest of several). Texts: the most frequent
+    text, white space at either end removed (the first in alphabetical order of several).
+
+    Returns:
+        Text by predictor: "mean", "median", "most_frequent"; for texts "most_frequent" only.
+
+    Raises:
+        ValueError: no training answer, or one without a number where numbers are expected.
+    """
+    if kind not in ("number", "text"):
+        raise ValueError(f'got kind={kind!r}, expected "number" or "text"')
+    counts = Counter(map(str.strip, training_answers) if kind == "text" else _numbers(training_answers))
+    if not counts:
+        raise ValueError("got no training answer, expected at least one: check the training split")
+    most_frequent = min(counts, key=lambda answer: (-counts[answer], answer))
+    if kind == "text":
+        return {"most_frequent": most_frequent}
+    with localcontext(_PRECISE):
+        mean = sum(number * count for number, count in counts.items()) / counts.total()
+        mean = mean.quantize(Decimal(1).scaleb(-DECIMALS), rounding=ROUND_HALF_EVEN)
+    return {
+        "mean": plain_number(mean),
+        "median": plain_number(_median(counts)),
+        "most_frequent": plain_number(most_frequent),
+    }
+
+
+def plain_number(number: Decimal) -> str:
+    """Write a number exactly, without exponent, trailing zeros or a negative zero: 1.50 is 1.5, 1E+3 is 1000."""
+    if not number:
+        return "0"
+    text = f"{number:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _numbers(answers: Iterable[str]) -> Iterable[Decimal]:
+    from ntl.numbers import parse_number
+
+    for row, answer in enumerate(answers):
+        number = parse_number(answer)
+        if number is None:
+            raise ValueError(
+                f"got a training answer without a number (question {row}: {answer!r}), expected one in each: "
+                'use kind="text" for such answers'
+            )
+        yield number
+
+
+def _median(counts: Counter[Decimal]) -> Decimal:
+    """The median of the counted numbers, exact."""
+    lower, upper = (counts.total() - 1) // 2, counts.total() // 2
+    seen, middle = 0, []
+    for number in sorted(counts):
+        before, seen = seen, seen + counts[number]
+        middle += [number for rank in (lower, upper) if before <= rank < seen]
+    with localcontext(_PRECISE):
+        return (middle[0] + middle[1]) / 2
