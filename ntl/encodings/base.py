@@ -1,0 +1,148 @@
+"""What every encoding does: text → what the model sees → text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+
+from ntl.encodings.expected import ExpectedValueProcessor
+from ntl.encodings.tokenizers import TokenizerSource
+from ntl.numbers import NumberVocabulary
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+DECODINGS = ("generate", "expected")
+
+
+@dataclass(frozen=True)
+class Generated:
+    """An answer: its text, whether it was cut at the length limit, and its tokens, end token excluded."""
+
+    text: str
+    truncated: bool
+    ids: list[int] = field(default_factory=list)
+
+
+class Encoding:
+    """Owns the tokenizer, the number vocabulary, and the way answers are generated. Subclasses are found by `name`.
+
+    Attributes:
+        tokenizer: a fast tokenizer with end and padding token.
+        numbers: the number tokens, for logits as wide as the model's (see `resize`).
+        report: counters for the run's record, such as how many numbers were rounded.
+    """
+
+    name: ClassVar[str] = ""
+    split_digits: ClassVar[bool] = False
+
+    def __init__(self, source: TokenizerSource) -> None:
+        self.tokenizer = source.load(self.split_digits)
+        self.numbers = self._find_numbers()
+        self.report: dict[str, int] = {}
+
+    def _find_numbers(self) -> NumberVocabulary:
+        return NumberVocabulary.from_tokenizer(self.tokenizer, digits_only=self.split_digits)
+
+    @property
+    def pad_values(self) -> dict[str, Any]:
+        """What fills up each list that `encode` returns. Labels are filled by length, never by comparing with it."""
+        return {"input_ids": self.tokenizer.pad_token_id}
+
+    def encode(self, text: str) -> dict[str, list]:
+        """Return `{"input_ids": […]}`, and further lists of the same length where an encoding needs them.
+
+        No start or end token is added.
+        """
+        return {"input_ids": self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids}
+
+    def decode(self, ids: Sequence[int] | Tensor) -> str:
+        """Return the text of (T,) token ids, special tokens and ids beyond the tokenizer's vocabulary left out.
+
+        `decode(encode(text)["input_ids"]) == text` holds for every text with a trained tokenizer, and with GPT-2's for
+        every text that does not spell its end token. T5's turns characters into compatible ones (`²` into `2`) and
+        white space into single blanks, and has no piece for ``< { } \\ ^ ` ~``, which are lost.
+        """
+        ids = ids.tolist() if isinstance(ids, Tensor) else list(ids)
+        return self.tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=True)
+
+    def resize(self, vocab_size: int) -> None:
+        """Take the model's output width into account, which may exceed the tokenizer's length."""
+        if vocab_size < len(self.tokenizer):
+            raise ValueError(
+                f"got an output layer of {vocab_size} columns for a tokenizer of {len(self.tokenizer)} tokens, "
+                "expected at least as many: resize the model's embeddings"
+            )
+        self.numbers = self.numbers.resized(vocab_size)
+
+    def logits_processors(self, decode: str) -> list[LogitsProcessor]:
+        """Return what changes the scores of the next token under `decode` ("generate" or "expected")."""
+        if decode not in DECODINGS:
+            raise ValueError(f"got decode='{decode}', expected one of {', '.join(DECODINGS)}")
+        return [ExpectedValueProcessor(self.numbers)] if decode == "expected" else []
+
+    def generate(
+        self,
+        model: PreTrainedModel,
+        prompts: Mapping[str, Tensor],
+        *,
+        max_new_tokens: int,
+        num_beams: int = 1,
+        decode: str = "generate",
+    ) -> list[Generated]:
+        """Answer a batch of prompts by the library's `generate`: greedy, or beam search; nothing is sampled.
+
+        Args:
+            model: encoder–decoder or decoder-only; put into evaluation mode meanwhile.
+            prompts: what a layout's `prompt_batch` returns: input_ids and attention_mask (B, S), padded on the right
+                for encoder–decoder and on the left for decoder-only models. Moved to the model's device.
+            max_new_tokens: the limit of an answer's tokens, end token included. An answer without an end token within
+                it counts as cut.
+            decode: "expected" writes, at each number token, the one nearest to the expected value.
+
+        Only what is given here steers the generation: settings that a hub model brings along (a penalty on repeated
+        tokens, say, which would be absurd for digits) are set aside.
+        """
+        processors = LogitsProcessorList(self.logits_processors(decode))
+        prompt_length = prompts["input_ids"].shape[1]
+        seq2seq = model.config.is_encoder_decoder
+        limit = getattr(model.config, "max_position_embeddings", None)
+        if not seq2seq and limit is not None and prompt_length + max_new_tokens > limit:
+            raise ValueError(
+                f"got prompts of {prompt_length} tokens and answers of up to {max_new_tokens}, expected at most "
+                f"{limit} together, the positions of this model: shorten the questions, or take a longer model"
+            )
+        own, training = model.generation_config, model.training
+        model.generation_config = GenerationConfig(
+            max_new_tokens=max_new_tokens,
+            num_beams=num_beams,
+            do_sample=False,
+            pad_token_id=self.tokenizer.pad_token_id,
+            eos_token_id=self.tokenizer.eos_token_id,
+            bos_token_id=own.bos_token_id,
+            decoder_start_token_id=own.decoder_start_token_id if seq2seq else None,
+        )
+        model.eval()
+        try:
+            inputs = {key: value.to(model.device) for key, value in prompts.items()}
+            output = model.generate(**inputs, logits_processor=processors)
+        finally:
+            model.generation_config = own
+            model.train(training)
+        # an encoder–decoder model's output begins with its start token, a decoder-only model's with the prompt
+        return [self._answer(ids) for ids in output[:, 1 if seq2seq else prompt_length :].tolist()]
+
+    def _answer(self, ids: list[int]) -> Generated:
+        end = self.tokenizer.eos_token_id
+        truncated = end not in ids
+        ids = ids if truncated else ids[: ids.index(end)]
+        return Generated(self.decode(ids), truncated, ids)
+
+    def save(self, folder: str | Path) -> None:
+        """Save the tokenizer, which `AutoTokenizer.from_pretrained` loads and which then cuts texts just the same."""
+        self.tokenizer.save_pretrained(folder)
