@@ -30,7 +30,7 @@ def running(mask: Tensor) -> Tensor:
 
 
 def per_number(x: Tensor, number: Tensor) -> Tensor:
-    """Sum `x` (…) over the positions of each number, into as many sums as positions: a shape that is known beforehand."""
+    """Sum `x` (…) over the positions of each number, into as many sums as positions: a shape known beforehand."""
     return x.new_zeros(x.numel()).index_add(0, number.flatten(), x.flatten())
 
 

@@ -63,6 +63,10 @@ class Objective(nn.Module):
         """Return the loss of a model's outputs on a batch; without counts, means are over this batch alone."""
         raise NotImplementedError
 
+    def terms(self, outputs: Any, batch: Mapping[str, Tensor], counts: Counts | None = None) -> dict[str, Tensor]:
+        """Return the total as a sum of named terms with gradient, to compare the strength of their gradients."""
+        return {"ce": self(outputs, batch, counts).total}
+
 
 class CrossEntropy(Objective):
     """Cross-entropy, or with `sigma` the Gaussian cross-entropy (GCE).
@@ -180,6 +184,14 @@ class CrossEntropyWithNTL(CrossEntropy):
                 logits, labels, self.numbers, **self.options, counts=counts, return_parts=True
             )
         )
+
+    def terms(self, outputs: Any, batch: Mapping[str, Tensor], counts: Counts | None = None) -> dict[str, Tensor]:
+        """Return {"ce": the (Gaussian) cross-entropy, "ntl": λ·NTL}."""
+        total = self(outputs, batch, counts).total
+        count = None if counts is None else counts.labels
+        options = {name: self.options[name] for name in ("sigma", "label_smoothing")}
+        ce = functional.cross_entropy(_logits(outputs), batch["labels"], self.numbers, **options, count=count)
+        return {"ce": ce, "ntl": total - ce}
 
 
 def _get(outputs: Any, name: str) -> Any:
