@@ -89,19 +89,30 @@ def check_row(row: Any, answers: str, where: str) -> Row:
     return dict(row)
 
 
+def text_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the numbers (from 1) and texts of a UTF-8 file's lines; DataError names the line that is no UTF-8."""
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                raise DataError(f"{path}, line {number}: not UTF-8 ({error.reason}). Save the file as UTF-8.") from None
+
+
 def read_jsonl(path: Path, answers: str = "text") -> Iterator[Row]:
     """Yield the checked rows of a file with one JSON object a line; DataError names the file and line of a bad one."""
-    with open(path, encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            where = f"{path}, line {number}"
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise DataError(
-                    f"{where}: not JSON ({error.msg} at column {error.colno}): {line.strip()[:80]!r}. "
-                    "Expected one object a line; correct or remove this line."
-                ) from None
-            yield check_row(row, answers, where)
+    for number, line in text_lines(path):
+        where = f"{path}, line {number}"
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise DataError(
+                f"{where}: not JSON ({error.msg} at column {error.colno}): {line.strip()[:80]!r}. "
+                "Expected one object a line; correct or remove this line."
+            ) from None
+        yield check_row(row, answers, where)
 
 
 @dataclass
@@ -112,6 +123,7 @@ class Work:
     progress: bool = True
     source: dict[str, Any] = field(default_factory=dict)  # about the source: versions, seed, hashes of downloads
     counts: dict[str, Any] = field(default_factory=dict)  # whatever else was counted on the way
+    cleanup: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)  # closed however the work ends
 
 
 @dataclass(frozen=True)
@@ -240,14 +252,10 @@ class Dataset:
                         self._prepare(folder, progress)
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            wrong = "The disk is full: make room there" if full else "Expected readable sources and a writable folder"
             raise DataError(
-                f"{self.name}: cannot prepare the data in {folder}: {error}. "
-                + (
-                    "The disk is full; expected free space there. "
-                    if full
-                    else "Expected a folder that can be written. "
-                )
-                + "Make room or choose another place (`--root` of python -m data_prep, `paths.data` of run.py)."
+                f"{self.name}: cannot prepare the data in {folder}: {error}. {wrong}, "
+                "or choose another place (`--root` of python -m data_prep, `paths.data` of run.py)."
             ) from error
         return PreparedData.load(folder, self.answers)
 
@@ -257,7 +265,7 @@ class Dataset:
         for left in folder.parent.glob(f".{folder.name}-*"):  # by a process that was killed: we hold the lock
             shutil.rmtree(left)
         work = Work(root=folder.parents[1], progress=progress)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary, work.cleanup:
             made = Path(temporary) / "data"
             made.mkdir()
             written = self._write_splits(made, self._rows(work), work)
@@ -411,6 +419,7 @@ def load(name: str, overrides: Sequence[str] = ()) -> Dataset:
     """Return the data set `name` with the options of its yaml, overridden by `key=value` texts."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
     cls = dataset_class(name)
     options = OmegaConf.load(CONF / f"{name}.yaml")
@@ -423,7 +432,7 @@ def load(name: str, overrides: Sequence[str] = ()) -> Dataset:
             raise ValueError(f"option: got {key!r}, which {name} does not have; {nearest(key, known)}")
         try:
             options = OmegaConf.merge(options, OmegaConf.from_dotlist([override]))
-        except (OmegaConfBaseException, ValueError) as error:
+        except (OmegaConfBaseException, YAMLError, ValueError) as error:
             raise ValueError(f"option: cannot read {override!r} ({error}); expected key=value in YAML.") from error
     values = OmegaConf.to_container(options, resolve=True)
     values.pop("_target_", None)

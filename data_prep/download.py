@@ -12,7 +12,8 @@ from typing import Any
 
 from data_prep.base import DataError, file_sha256, locked, progress_bar
 
-TRIES = 5  # transfers in a row that may break before giving up
+TRIES = 5  # transfers that may break before giving up
+PAUSE = 1.0  # seconds before the second transfer, doubled each time
 
 
 class ResumingDownloader:
@@ -40,7 +41,7 @@ class ResumingDownloader:
                         f"cannot download {url}: {error}. {size:,} bytes are kept, and the next attempt continues from "
                         "there. Check the connection and the address, or use another source."
                     ) from error
-                time.sleep(min(2.0**failures, 10.0) * 0.1)
+                time.sleep(PAUSE * 2**failures)
         os.replace(self.partial, output_file)
         self.tag.unlink(missing_ok=True)
 
@@ -55,7 +56,9 @@ class ResumingDownloader:
         have = self.partial.stat().st_size if self.partial.exists() and self.tag.exists() else 0
         ask = {"Range": f"bytes={have}-", "If-Range": self.tag.read_text()} if have else {}
         with requests.get(url, headers=ask | {"Accept-Encoding": "identity"}, stream=True, timeout=60) as response:
-            if response.status_code == 416:  # nothing after what is here: only the whole file can tell
+            if response.status_code == 416:  # nothing after what is here
+                if response.headers.get("Content-Range") == f"bytes */{have}":
+                    return None  # it is all
                 self.tag.unlink()
                 return self.transfer(url)
             response.raise_for_status()

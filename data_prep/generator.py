@@ -1,13 +1,14 @@
 """Questions of the official generator (`mathematics-dataset` 1.0.1 on PyPI), on any number of cores.
 
 The generator was written for the NumPy and SymPy of 2019. `install_import_hook` has three names that have gone since
-rewritten while its modules are imported; the installed files stay as they are.
+rewritten while its modules are imported, and two choices whose outcome did not depend on the seed alone; the installed
+files stay as they are.
 
 Question number `i` of a module depends on the seed, the stream (train, validation, …), the regime, the module and `i`
 alone: both random generators that the package draws from are seeded for each question. So the rows are the same
-whatever the number of workers, and a larger size only adds questions. The workers are processes of their own, started
-as `python -m data_prep.generator`, because the package also draws from sets of strings, whose order Python shuffles in
-each process unless `PYTHONHASHSEED` is set before it starts.
+whatever the number of workers, and a larger size only adds questions. The workers are processes started as `python -m
+data_prep.generator`: unlike multiprocessing's they import nothing of the program that prepares, and their string hashes
+are fixed, as SymPy's inner order may hang on them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ ATTEMPTS = 100  # seeds tried for one question before the module is given up
 
 
 class RewritingLoader(SourceFileLoader):
-    """Loads a module of the generator with the names that NumPy 2 and SymPy 1.14 no longer have replaced."""
+    """Loads a module of the generator with a few places of its source replaced."""
 
     RENAMES = (
         (r"\bnp\.object\b", "object"),
@@ -50,11 +51,18 @@ class RewritingLoader(SourceFileLoader):
         (r"from sympy\.solvers\.diophantine import base_solution_linear\b",
          "from sympy.solvers.diophantine.diophantine import base_solution_linear"),
     )  # fmt: skip
+    # Draws from sets whose order differs from process to process (of strings; of objects, hashed by their address).
+    # Each choice stays as likely as it was, but now depends on the seed alone.
+    ORDERED = (
+        (r"random\.choice\(list\(allowed\)\)", "random.choice(sorted(allowed))"),
+        (r"entities = set\(context\.child_entities\)", "entities = dict.fromkeys(context.child_entities)"),
+        (r"entities\.add\(maybe_entity\)", "entities[maybe_entity] = None"),
+    )
 
     def get_code(self, fullname: str) -> CodeType:
         """Compile the rewritten source, past the byte code that may lie beside the file."""
         source = self.get_data(self.path).decode("utf-8")
-        for pattern, replacement in self.RENAMES:
+        for pattern, replacement in self.RENAMES + self.ORDERED:
             source = re.sub(pattern, replacement, source)
         return compile(source, self.path, "exec", dont_inherit=True)
 

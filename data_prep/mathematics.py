@@ -16,7 +16,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from data_prep import download, generator
-from data_prep.base import DataError, Dataset, Row, Work, check_row, file_sha256, one_of, progress_bar, whole
+from data_prep.base import (
+    DataError,
+    Dataset,
+    Row,
+    Work,
+    check_row,
+    file_sha256,
+    one_of,
+    progress_bar,
+    text_lines,
+    whole,
+)
 from ntl.settings import NotIdentity
 
 DIFFICULTIES = ("easy", "medium", "hard")
@@ -153,13 +164,16 @@ class Mathematics(Dataset):
         parts = self.parts()
         owner = {(part.split, part.regime, part.module): part for part in parts}
         draws = [generator.Draw(*key, part.size) for key, part in owner.items()]
-        with progress_bar(f"Generating {self.name}", sum(part.size for part in parts), work.progress) as advance:
-            for chunk, made in generator.generate(draws, self.seed, self.workers):
-                part = owner[chunk.stream, chunk.regime, chunk.module]
-                skipped.setdefault(chunk.module, Counter()).update(made["skipped"])
-                for question, answer in made["rows"]:
-                    yield part, question, answer
-                advance(chunk.count)
+        total = sum(part.size for part in parts)
+        advance = work.cleanup.enter_context(progress_bar(f"Generating {self.name}", total, work.progress))
+        chunks = generator.generate(draws, self.seed, self.workers)
+        work.cleanup.callback(chunks.close)  # ends the workers when the writing is interrupted
+        for chunk, made in chunks:
+            part = owner[chunk.stream, chunk.regime, chunk.module]
+            skipped.setdefault(chunk.module, Counter()).update(made["skipped"])
+            for question, answer in made["rows"]:
+                yield part, question, answer
+            advance(chunk.count)
         work.counts["drawn_again"] = {module: dict(counter) for module, counter in skipped.items() if counter}
 
     def _files(self, work: Work) -> Path:
@@ -211,8 +225,7 @@ def count_questions(path: Path) -> int:
 
 def read_pairs(path: Path, answers: str = "text") -> Iterator[tuple[str, str]]:
     """Yield the questions and answers of a published file; DataError names the file and line of a bad one."""
-    with open(path, encoding="utf-8") as file:
-        lines = (line.rstrip("\n") for line in file)
-        for number, (question, answer) in enumerate(zip(lines, lines, strict=True)):
-            row = check_row({"question": question, "answer": answer}, answers, f"{path}, line {2 * number + 1}")
-            yield row["question"], row["answer"]
+    lines = text_lines(path)
+    for (number, question), (_, answer) in zip(lines, lines, strict=True):
+        check_row({"question": question, "answer": answer}, answers, f"{path}, lines {number} and {number + 1}")
+        yield question, answer
