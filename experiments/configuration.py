@@ -104,6 +104,7 @@ def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
         arm = [override for override in config["arms"][config["arm"]] if _key(override) not in given]
         check_overrides([*arm, *overrides])
         config = _compose([*arm, *overrides])
+    del config["arms"], config["seeds"]  # an experiment's, not the run's
     for name, settings in SETTINGS.items():
         config[name]["_target_"] = f"{settings.__module__}.{settings.__qualname__}"
     return config
@@ -154,11 +155,11 @@ def check_overrides(overrides: Sequence[str]) -> None:
             raise ConfigurationError(did_you_mean("key", key, known | groups) + hint)
 
 
-def check_sweep(arguments: Sequence[str]) -> None:
-    """Check every arm that a command line names, before the first of its runs starts.
+def compose_all(arguments: Sequence[str]) -> list[dict[str, Any]]:
+    """Compose the configurations that a command line names: each arm of a sweep, at the first value of other keys.
 
     Raises:
-        ConfigurationError: for the first arm that cannot be run.
+        ConfigurationError: for the first that cannot be composed.
     """
     overrides = [a for a in arguments if not a.startswith("-")]
     check_overrides(overrides)
@@ -166,14 +167,15 @@ def check_sweep(arguments: Sequence[str]) -> None:
     swept = {o.get_key_element(): list(_values(o)) for o in parsed if o.is_sweep_override()}
     fixed = [o.input_line for o in parsed if not o.is_sweep_override()]
     config = _compose_checked(fixed)
-    if config["arm"] is not None:
-        arms = [config["arm"]]
-    else:
-        arms = swept.pop("arm", list(config["arms"]) or [None])
-    for arm in arms:
-        # Of every other swept key the first value: what a sweep's values share is checked before it starts.
-        first = [f"{key}={values[0]}" for key, values in swept.items() if values]
-        compose([*fixed, *first, *([f"arm={arm}"] if arm is not None else [])])
+    sweep = {"-m", "--multirun"} & set(arguments)
+    if config["arm"] is None and config["arms"] and not sweep:
+        raise ConfigurationError(
+            f"experiment '{config['experiment']}' has several arms; add -m to run them all, or arm=<one of "
+            f"{', '.join(config['arms'])}>"
+        )
+    arms = swept.pop("arm", [config["arm"]] if config["arm"] is not None else list(config["arms"]) or [None])
+    first = [f"{key}={values[0]}" for key, values in swept.items() if values]
+    return [compose([*fixed, *first, *([f"arm={arm}"] if arm is not None else [])]) for arm in arms]
 
 
 def _compose_checked(overrides: Sequence[str]) -> dict[str, Any]:

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class Parts:
-    """What a run is made of. `objective` still takes the number vocabulary, `tracker` the folder it may write to."""
+    """What a run is made of; `objective` still takes the number vocabulary."""
 
     model: ModelSettings
     dataset: Dataset
     objective: Callable[..., Objective]
     train: TrainSettings
     eval: EvalSettings
-    tracker: Callable[..., Tracker]
+    tracker: Tracker
 
 
 def instantiate(config: Mapping[str, Any]) -> Parts:
@@ -40,7 +40,7 @@ def instantiate(config: Mapping[str, Any]) -> Parts:
     """
     import torch
 
-    from ntl import encodings, evaluation, models, training
+    from ntl import evaluation, models, training
     from ntl.numbers import NumberVocabulary
 
     try:
@@ -50,7 +50,7 @@ def instantiate(config: Mapping[str, Any]) -> Parts:
             objective=_make(config["loss"], drop=("encoding",), partially=True),
             train=_make(config["train"]),
             eval=_make(config["eval"]),
-            tracker=_make(config["logger"], partially=True),
+            tracker=_make(config["logger"]),
         )
         models.check(parts.model)
         training.check(parts.train)
@@ -60,7 +60,6 @@ def instantiate(config: Mapping[str, Any]) -> Parts:
         digits = NumberVocabulary(torch.arange(10), torch.arange(10, dtype=torch.float64), 10)
         parts.objective(numbers=digits)
         _check_encoding(config, parts)
-        encodings.check(config["loss"]["encoding"])
     except (ValueError, TypeError) as error:
         if isinstance(error, ConfigurationError):
             raise

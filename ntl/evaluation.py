@@ -6,12 +6,13 @@ and perplexity come from a teacher-forced pass and count label tokens only, over
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.functional import cross_entropy
+from tqdm.auto import tqdm
 
 from ntl import metrics
 from ntl.data import IGNORE, EncodedDataset, Layout, Row, model_inputs
@@ -52,19 +53,20 @@ def answer(
     data: EncodedDataset,
     settings: EvalSettings,
     max_new_tokens: int,
-    advance: Callable[[int], Any] = lambda count: None,
+    title: str | None = None,
 ) -> Answers:
     """Let `model` answer every question of `data`.
 
     Args:
         max_new_tokens: limit of a generated answer, its end token included.
-        advance: called with the number of questions answered since the last call, for progress bars.
+        title: of a progress bar; None for no bar.
     """
     was_training = model.training
     model.eval()
     texts: list[str] = [""] * len(data)
     truncated = [False] * len(data)
     tokens: list[Any] = [None] * len(data)
+    bar = tqdm(total=len(data), desc=title, disable=title is None or None, leave=False)
     for indices in _batches(data, layout, settings.batch_size):
         items = [data[index] for index in indices]
         prompts = _on_device(layout.prompt_batch([question for question, _ in items]), model)
@@ -74,7 +76,8 @@ def answer(
         stats = _teacher_forced(model, _on_device(layout.train_batch(items), model))
         for index, result, stat in zip(indices, generated, stats, strict=True):
             texts[index], truncated[index], tokens[index] = result.text, result.truncated, stat
-        advance(len(indices))
+        bar.update(len(indices))
+    bar.close()
     model.train(was_training)
     return Answers(texts, truncated, tokens)
 

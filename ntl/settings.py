@@ -51,8 +51,8 @@ class TrainSettings:
     eval_examples: int | None = None  # validation questions used while training; None for all
     keep_best: bool = True  # end with the checkpoint of the lowest validation loss part named by the objective
     log_every: NotIdentity[int] = 50
-    save_every: NotIdentity[int | None] = None  # None: as often as eval_every
-    gradient_norms_every: NotIdentity[int | None] = None  # steps between measurements of |grad NTL| / |grad CE|
+    gradient_norms_every: NotIdentity[int | None] = None  # steps between measurements of |∇ λNTL| / |∇ CE|;
+    # None: as eval_every, 0: never
     workers: NotIdentity[int] = 0
     threads: NotIdentity[int | None] = None  # torch threads; None leaves torch's own choice
     device: NotIdentity[str] = "auto"  # "auto" or "cpu"

@@ -7,7 +7,9 @@ number of devices and micro-batches. All else (loop, optimizer, schedule, checkp
 
 from __future__ import annotations
 
+import json
 import logging
+import shutil
 import signal
 import threading
 import time
@@ -18,6 +20,7 @@ from typing import Any
 
 import torch
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_callback import ProgressCallback
 
 from ntl import checkpoints
 from ntl.data import EncodedDataset, Layout, model_inputs
@@ -78,14 +81,15 @@ class ObjectiveTrainer(Trainer):
         parts = self.objective(outputs, inputs, num_items_in_batch)
         self._meter.add(parts.parts, None if self.model.training else num_items_in_batch)
         if model.training and self._measures_gradients():
-            self._meter.add(_gradient_norms(parts.terms, model), None)
+            terms = self.objective.terms(outputs, inputs, num_items_in_batch)
+            self._meter.add(_gradient_norms(terms, model), None)
         # DistributedDataParallel averages gradients over processes; the counts are of all of them: so sum instead.
         loss = parts.total * self.accelerator.num_processes if model.training else parts.total
         return (loss, outputs) if return_outputs else loss
 
     def _measures_gradients(self) -> bool:
         every = self.gradient_norms_every
-        return every is not None and self.state.global_step % every == 0 and self.accelerator.sync_gradients
+        return every and self.state.global_step % every == 0 and self.accelerator.sync_gradients
 
     def evaluation_loop(self, *arguments: Any, metric_key_prefix: str = "eval", **options: Any) -> Any:
         training, self._meter = self._meter, _Meter()
@@ -198,6 +202,14 @@ class _Tell(TrainerCallback):
         self.tell(state.global_step, _numbers(logs))
 
 
+class _Bar(ProgressCallback):
+    """The library's progress bar, with the loss beside it instead of a line for every logged row."""
+
+    def on_log(self, args: TrainingArguments, state: Any, control: Any, logs: dict[str, float], **_: Any) -> None:
+        if state.is_world_process_zero and self.training_bar is not None and "loss" in logs:
+            self.training_bar.set_postfix(loss=f"{logs['loss']:.4g}", refresh=False)
+
+
 def check(settings: TrainSettings) -> None:
     """Raise a ValueError for settings that cannot be trained with, before any work starts."""
     for name in ("steps", "batch_size", "accumulate", "eval_every", "log_every"):
@@ -252,6 +264,7 @@ def arguments(settings: TrainSettings, objective: Objective, seed: int, folder: 
         prediction_loss_only=True,
         remove_unused_columns=False,
         dataloader_num_workers=settings.workers,
+        dataloader_pin_memory=torch.cuda.is_available() and settings.device == "auto",
         report_to="none",
         seed=seed,
         data_seed=seed,
@@ -288,7 +301,9 @@ def train(
     with _StopOnSignal() as stop:
         trainer = ObjectiveTrainer(
             objective=objective,
-            gradient_norms_every=settings.gradient_norms_every,
+            gradient_norms_every=(
+                settings.eval_every if settings.gradient_norms_every is None else settings.gradient_norms_every
+            ),
             model=model,
             args=arguments(settings, objective, seed, folder),
             train_dataset=data,
@@ -296,6 +311,8 @@ def train(
             data_collator=layout.train_batch,
             callbacks=[_Seal(), stop, _Tell(tell)],
         )
+        if trainer.pop_callback(ProgressCallback) is not None:
+            trainer.add_callback(_Bar())
         start = time.perf_counter()
         before = 0
         if resume is not None:
@@ -314,10 +331,13 @@ def train(
     )
 
 
+def remove_checkpoints(folder: Path) -> None:
+    """Remove a recorded run's checkpoints; the weights that answered stay in its saved model."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def history(folder: Path) -> list[dict[str, float]]:
     """The rows logged up to the checkpoint that a run will go on from; empty for a fresh one."""
-    import json
-
     resume = checkpoints.last_whole(folder)
     if resume is None:
         return []

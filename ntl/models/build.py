@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,8 @@ from ntl.settings import ModelSettings
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-    from ntl.encodings import Encoding
+    from ntl.data import Row
+    from ntl.encodings import Encoding, TokenizerSource
 
 SEQ2SEQ = ("t5",)
 FAMILIES = ("t5", "gpt2")
@@ -46,6 +48,15 @@ def check(settings: ModelSettings) -> None:
         )
     if settings.path is not None and not Path(settings.path).is_dir():
         raise ValueError(f"model.path: '{settings.path}' is no folder; give one in the hub's layout (config.json, …)")
+
+
+def tokenizer_source(settings: ModelSettings, rows: Sequence[Row]) -> TokenizerSource:
+    """The tokenizer that a model's encoding starts from: its own, or one trained on the training rows."""
+    from ntl.encodings import PretrainedTokenizer, TrainedBPE
+
+    if settings.tokenizer == "pretrained":
+        return PretrainedTokenizer(source(settings), settings.revision)
+    return TrainedBPE((row[part] for row in rows for part in ("question", "answer")), settings.vocab_size)
 
 
 def build(settings: ModelSettings, encoding: Encoding, seed: int) -> PreTrainedModel:

@@ -1,0 +1,219 @@
+"""Train and score one model, or with -m every arm and seed of an experiment; `python run.py --help` says how.
+
+The path of a run, from top to bottom: configuration → data → encoding and model → objective → training → answers →
+scores → record. What each step does is in the module it calls.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from experiments import configuration
+
+if TYPE_CHECKING:
+    from data_prep.base import PreparedData
+    from experiments.parts import Parts
+    from ntl.runs import Run
+
+configuration.register()
+log = logging.getLogger("run")
+
+
+@hydra.main(config_path="conf", config_name="config", version_base="1.3")
+def main(_: DictConfig) -> None:
+    """Hydra's part: launch one job per run. Each job composes its own configuration, its arm's overrides included."""
+    job = HydraConfig.get()
+    run(configuration.compose(list(job.overrides.task)), one_thread="joblib" in job.launcher._target_)
+
+
+def run(config: Mapping[str, Any], one_thread: bool = False) -> None:
+    """Do the run that `config` describes and record it, unless that has been done."""
+    from experiments.parts import instantiate
+
+    parts = instantiate(config)  # checks all that can be checked before work starts
+
+    import torch
+
+    from ntl import models, runs
+
+    torch.set_num_threads(1 if one_thread else parts.train.threads or torch.get_num_threads())
+    paths = {name: Path(path) for name, path in config["paths"].items()}
+    prepared = parts.dataset.prepare(paths["data"])
+    identity = runs.run_id(config, prepared.fingerprint, models.fingerprint(parts.model))
+    record = runs.Run(config, identity, paths["results"], paths["outputs"])
+    todo = record.todo(retry=config["retry"])
+    log.info("%s: %s", identity, f"{todo}, it is {record.status()}" if todo == "skip" else todo)
+    if todo == "skip":
+        return
+    with record.lease():
+        try:
+            execute(config, parts, prepared, record)
+        except runs.RecordNotWritten:
+            raise
+        except Exception as error:
+            record.fail(error)
+            log.error("%s: failed: %s", identity, error)
+            raise
+    log.info("%s: recorded in %s", identity, record.folder)
+
+
+def execute(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, record: Run) -> None:
+    """Train, answer, score, record."""
+    import torch
+    import transformers
+
+    from ntl import data as layouts
+    from ntl import encodings, evaluation, models, saving, training
+    from ntl.predictors import trivial_answers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()  # of reading and writing weights
+
+    rows = {split: prepared.rows(split) for split in prepared.splits}
+    tests = {split: rows[split][: parts.eval.examples] for split in ("validation", *parts.dataset.test_splits)}
+
+    # Numbers, model and loss.
+    tokenizer = models.tokenizer_source(parts.model, rows["train"])
+    encoding = encodings.build(config["loss"]["encoding"], tokenizer)
+    model = models.build(parts.model, encoding, config["seed"])
+    model.to("cuda" if torch.cuda.is_available() and parts.train.device == "auto" else "cpu")
+    objective = parts.objective(numbers=encoding.numbers)
+    layout = layouts.layout_for(model.config.is_encoder_decoder, encoding, parts.model.loss_on)
+    train_data = layouts.EncodedDataset(rows["train"], encoding)
+    validation = layouts.EncodedDataset(rows["validation"][: parts.train.eval_examples], encoding)
+    test_data = {split: layouts.EncodedDataset(tests[split], encoding) for split in tests}
+    limit = train_data.longest_answer() + parts.eval.margin
+
+    def answers(state: str) -> dict[str, evaluation.Answers]:
+        return {
+            split: evaluation.answer(model, encoding, layout, data, parts.eval, limit, f"{state}: {split}")
+            for split, data in test_data.items()
+        }
+
+    # The untouched model is scored too: what training adds is a difference.
+    answered = {"untrained": answers("untrained")} if parts.eval.untrained else {}
+
+    folder = record.work / "checkpoints"
+    with parts.tracker as tracker:
+        tracker.start(record.id, config, training.history(folder), record.work)
+        trained = training.train(
+            model, layout, objective, train_data, validation, parts.train, config["seed"], folder, tracker.log
+        )
+        start = time.perf_counter()
+        answered["trained"] = answers("trained")
+        evaluation_seconds = time.perf_counter() - start
+
+        # The trivial predictors are scored on the same path as the model.
+        kind = parts.dataset.answers
+        constants = trivial_answers((row["answer"] for row in rows["train"]), kind)
+        trivial = {
+            state: {split: evaluation.constant(text, tests[split]) for split in tests}
+            for state, text in constants.items()
+        }
+        scores = {
+            (state, split): evaluation.score(given, tests[split], kind=kind, fill=constants.get("median"))
+            for state, splits in (answered | trivial).items()
+            for split, given in splits.items()
+        }
+        metrics = {state: {split: scores[state, split].metrics for split in tests} for state in answered | trivial}
+        tracker.finish(metrics["trained"])
+
+    saving.save(record.work / "model", saving.Trained(model, encoding, layout, parts.eval, limit), parts.model.loss_on)
+    gpu = torch.cuda.is_available()
+    fields = {
+        "metrics": metrics,
+        "timings": {
+            "train_seconds": trained.seconds,
+            "steps_per_second": trained.steps_per_second,
+            "evaluation_seconds": evaluation_seconds,
+            "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "peak_gpu_memory_mib": torch.cuda.max_memory_allocated() / 2**20 if gpu else None,
+        },
+        "data": {
+            "name": config["dataset"]["name"],
+            "fingerprint": prepared.fingerprint,
+            "files": {name: entry["sha256"] for name, entry in prepared.manifest["files"].items()},
+            "sizes": prepared.manifest["sizes"],
+        },
+        "model": models.describe(model)
+        | {"best_step": trained.best_step, "max_new_tokens": limit, "encoding": encoding.report},
+        "notes": sorted(
+            f"{state}, {split}, {group}: {name} is undefined: {why}"
+            for (state, split), score in scores.items()
+            for group, notes in score.notes.items()
+            for name, why in notes.items()
+        ),
+    }
+    predictions = (
+        {"state": state, "split": split, "index": index, "text": text, "truncated": cut}
+        for state, splits in answered.items()
+        for split, given in splits.items()
+        for index, (text, cut) in enumerate(zip(given.texts, given.truncated, strict=True))
+    )
+    record.finish(fields, trained.history, predictions)
+    training.remove_checkpoints(folder)
+
+
+def check(arguments: Sequence[str]) -> None:
+    """Check every run that a command line names before the first one starts.
+
+    Raises:
+        ConfigurationError: for the first that cannot be run.
+    """
+    if any(argument.startswith("-") and argument not in ("-m", "--multirun") for argument in arguments):
+        return  # --help, --cfg and the like start no run
+    configs = configuration.compose_all(arguments)
+    from experiments.parts import instantiate
+
+    for config in configs:
+        instantiate(config)
+
+
+def predict(arguments: Sequence[str]) -> None:
+    """`predict run=<id or folder> QUESTION …`: let a trained model answer, one answer a line."""
+    named = dict(argument.split("=", 1) for argument in arguments if argument.startswith(("run=", "paths.outputs=")))
+    questions = [argument for argument in arguments if not argument.startswith(("run=", "paths.outputs="))]
+    if "run" not in named or not questions:
+        raise configuration.ConfigurationError(
+            "predict needs a trained run and at least one question, as in\n"
+            '  python run.py predict run=arithmetic-t5_nano-ntl_was-s0-1a2b3c4d "What is 3 + 4?"'
+        )
+    outputs = Path(named.get("paths.outputs", "outputs")) / "runs"
+    trained = {path.parent.name: path for path in outputs.glob("*/*/model")}
+    folder = trained.get(named["run"], Path(named["run"]))
+    if not folder.is_dir():
+        raise configuration.ConfigurationError(
+            configuration.did_you_mean("run", named["run"], trained)
+            if trained
+            else f"got run={named['run']}, and no trained model lies below {outputs}; train one with python run.py"
+        )
+
+    from ntl import evaluation, saving
+    from ntl.data import EncodedDataset
+
+    nested = folder / "model"
+    model, encoding, layout, settings, limit = saving.load(nested if nested.is_dir() else folder)
+    data = EncodedDataset([{"question": question, "answer": ""} for question in questions], encoding)
+    for text in evaluation.answer(model, encoding, layout, data, settings, limit).texts:
+        print(text)
+
+
+if __name__ == "__main__":
+    try:
+        if sys.argv[1:2] == ["predict"]:
+            predict(sys.argv[2:])
+        else:
+            check(sys.argv[1:])
+            main()
+    except configuration.ConfigurationError as error:
+        sys.exit(f"error: {error}")
