@@ -1,5 +1,6 @@
 """The definitions of the losses, written out with loops for the tests: slow, plain, and sharing no code with `ntl`."""
 
+import itertools
 import math
 
 import torch
@@ -76,7 +77,7 @@ def at_position(row, label, value_of, kind="was", sigma=None, squash=None, rewei
         g = gaussian(values, y, sigma)
         steps = sorted(set(values))
         loss = 0.0
-        for low, high in zip(steps, steps[1:], strict=False):
+        for low, high in itertools.pairwise(steps):
             below_p = sum(p[k] for k in range(len(ids)) if values[k] <= low)
             below_g = sum(g[k] for k in range(len(ids)) if values[k] <= low)
             loss = loss + abs(below_p - below_g) * (high - low)

@@ -227,7 +227,7 @@ def cross_entropy_with_ntl(
         return_parts: return (total, parts) with the detached means "ce" and "ntl" (without λ), and "gce" with `sigma`.
     """
     check.check_weight(weight)
-    counts = counts if counts is not None else Counts(None, None)
+    label_count, number_count = counts if counts is not None else (None, None)
     check.check_number_loss(kind, sigma=sigma, reweigh=reweigh, squash=squash, place_value=place_value)
     total, parts = cross_entropy(
         logits,
@@ -236,7 +236,7 @@ def cross_entropy_with_ntl(
         sigma=sigma,
         label_smoothing=label_smoothing,
         ignore_index=ignore_index,
-        count=counts.labels,
+        count=label_count,
         return_parts=True,
     )
     with torch.set_grad_enabled(torch.is_grad_enabled() and weight > 0):
@@ -251,7 +251,7 @@ def cross_entropy_with_ntl(
             place_value=place_value,
             loss_weights=loss_weights,
             ignore_index=ignore_index,
-            count=counts.numbers,
+            count=number_count,
         )
     if weight > 0:
         total = total + weight * ntl

@@ -14,7 +14,7 @@ from ntl.losses.functional import cross_entropy, gaussian_cross_entropy
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 def test_value_and_gradient_are_the_definitions(value_of, sigma, label_smoothing):
     logits, labels = reference.batch(seed=1, rows=2, length=6, value_of=value_of)
-    options = dict(sigma=sigma, label_smoothing=label_smoothing)
+    options = {"sigma": sigma, "label_smoothing": label_smoothing}
     ours = gaussian_cross_entropy(logits, labels, reference.vocabulary(value_of), **options)
     theirs = reference.cross_entropy(logits, labels, value_of=value_of, **options)
     torch.testing.assert_close(ours, theirs)

@@ -52,7 +52,7 @@ def test_all_digits_weigh_alike_and_place_value_mends_it():
 
 
 def test_large_values_rule_the_loss_and_squash_mends_it():
-    """With tokens like 2018 one far token outweighs all else; `squash` bounds how much more it costs than the nearest."""
+    """With tokens like 2018 one far token outweighs all else; `squash` bounds what it costs beside the nearest."""
     numbers = reference.vocabulary(reference.VALUE_OF)
     labels = torch.tensor([[6]])  # the value 0
 

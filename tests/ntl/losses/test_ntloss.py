@@ -88,7 +88,7 @@ def calls(labels):
 @pytest.mark.parametrize("digit_level", [True, False])
 def test_ntloss(dtype, reweigh, squash_factor, digit_level):
     tokenizer = digit_tokenizer() if digit_level else word_tokenizer()
-    options = dict(digit_level=digit_level, reweigh=reweigh, squash_factor=squash_factor)
+    options = {"digit_level": digit_level, "reweigh": reweigh, "squash_factor": squash_factor}
     ours, theirs = NTLoss(tokenizer, **options), ntloss.NTLoss(tokenizer, **options)
     logits, labels = random_batch(tokenizer, 1, dtype, digit_level)
     for call in calls(labels):
@@ -101,7 +101,7 @@ def test_ntloss(dtype, reweigh, squash_factor, digit_level):
 @pytest.mark.parametrize("digit_level", [True, False])
 def test_dot_product(dtype, reweigh, loss_function, digit_level):
     tokenizer = digit_tokenizer() if digit_level else word_tokenizer()
-    options = dict(digit_level=digit_level, reweigh=reweigh, loss_function=loss_function)
+    options = {"digit_level": digit_level, "reweigh": reweigh, "loss_function": loss_function}
     ours, theirs = NTLossDotProduct(tokenizer, **options), ntloss.NTLossDotProduct(tokenizer, **options)
     logits, labels = random_batch(tokenizer, 2, dtype, digit_level)
     for call in calls(labels):
@@ -115,7 +115,7 @@ def test_dot_product(dtype, reweigh, loss_function, digit_level):
 @pytest.mark.parametrize("texts", [TEXTS, ["12345678901234567890123", "1.5"]], ids=["short", "beyond twenty digits"])
 def test_number_level(float_level, reweigh, texts):
     tokenizer = digit_tokenizer()
-    options = dict(float_level=float_level, reweigh=reweigh)
+    options = {"float_level": float_level, "reweigh": reweigh}
     ours, theirs = NumberLevelLoss(tokenizer, **options), ntloss.NumberLevelLoss(tokenizer, **options)
     labels = torch.tensor([reference.spell(text, max(map(len, texts))) for text in texts])
     logits = torch.randn(*labels.shape, len(tokenizer), generator=torch.Generator().manual_seed(4)).requires_grad_()

@@ -24,7 +24,7 @@ def numbers_batch(seed=0, texts=TEXTS, dtype=torch.float64):
 def test_value_and_gradient_are_the_definitions(float_level, reweigh, reduction, weighted):
     logits, labels = numbers_batch()
     weights = torch.rand(labels.shape, generator=torch.Generator().manual_seed(1)) if weighted else None
-    options = dict(float_level=float_level, reweigh=reweigh, reduction=reduction)
+    options = {"float_level": float_level, "reweigh": reweigh, "reduction": reduction}
     ours = number_level_loss(logits, labels, reference.vocabulary(), loss_weights=weights, **options)
     theirs = reference.number_level_loss(logits, labels, weights=weights, **options)
     torch.testing.assert_close(ours, theirs)

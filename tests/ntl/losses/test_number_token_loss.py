@@ -47,7 +47,7 @@ def test_options_of_was(options, vocabulary):
 def test_reductions_weights_and_places(reduction, weighted, place_value, kind):
     logits, labels = reference.batch(seed=3, length=12)
     weights = random_weights(labels) if weighted else None
-    options = dict(kind=kind, place_value=place_value, reduction=reduction)
+    options = {"kind": kind, "place_value": place_value, "reduction": reduction}
     ours = number_token_loss(logits, labels, reference.vocabulary(), loss_weights=weights, **options)
     theirs = reference.number_token_loss(logits, labels, weights=weights, **options)
     torch.testing.assert_close(ours, theirs)

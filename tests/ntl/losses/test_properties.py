@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from ntl.losses.functional import cross_entropy_with_ntl, gaussian_cross_entropy, number_level_loss, number_token_loss
 from ntl.numbers import NumberVocabulary
 
-settings.register_profile("losses", deadline=None, max_examples=60, derandomize=True)
-settings.load_profile("losses")
+thorough = settings(deadline=None, max_examples=200, derandomize=True)
+searched = settings(thorough, max_examples=60)
 
 seeds = st.integers(0, 2**31)
 kinds = st.sampled_from(["was", "mse", "mae", "huber"])
@@ -26,6 +26,7 @@ def one_hot(ids, high=1e3):
     return torch.nn.functional.one_hot(torch.as_tensor(ids), reference.WIDTH).double() * high
 
 
+@searched
 @given(seeds, options, vocabularies)
 def test_losses_are_not_negative(seed, options, value_of):
     logits, labels = reference.batch(seed, value_of=value_of, scale=5)
@@ -34,6 +35,7 @@ def test_losses_are_not_negative(seed, options, value_of):
     assert (loss >= -1e-12).all()
 
 
+@searched
 @given(st.sampled_from(sorted(reference.VALUE_OF)), st.sampled_from(sorted(reference.VALUE_OF)), st.floats(1, 30))
 def test_was_is_zero_exactly_if_all_mass_is_on_the_labels_value(predicted, label, squash):
     numbers = reference.vocabulary(reference.VALUE_OF)
@@ -43,6 +45,7 @@ def test_was_is_zero_exactly_if_all_mass_is_on_the_labels_value(predicted, label
         assert (loss == 0) == right
 
 
+@searched
 @given(seeds)
 def test_was_is_above_zero_unless_all_mass_is_on_the_label(seed):
     logits, labels = reference.batch(seed, scale=4)
@@ -55,6 +58,7 @@ def test_was_is_above_zero_unless_all_mass_is_on_the_label(seed):
     assert (loss <= 9 * missing.where(index >= 0, 0.0) + 1e-12).all()
 
 
+@searched
 @given(seeds, options, vocabularies, st.floats(-100, 100))
 def test_a_shift_of_all_logits_changes_nothing(seed, options, value_of, shift):
     logits, labels = reference.batch(seed, value_of=value_of)
@@ -65,6 +69,7 @@ def test_a_shift_of_all_logits_changes_nothing(seed, options, value_of, shift):
     )
 
 
+@searched
 @given(seeds, options, vocabularies)
 def test_the_order_of_the_vocabulary_does_not_matter(seed, options, value_of):
     logits, labels = reference.batch(seed, value_of=value_of)
@@ -84,6 +89,7 @@ def test_the_order_of_the_vocabulary_does_not_matter(seed, options, value_of):
     )
 
 
+@searched
 @given(seeds, vocabularies, st.floats(0.01, 1000), st.floats(-1000, 1000), st.booleans())
 def test_scale_and_shift_of_the_values(seed, value_of, scale, shift, reweigh):
     """WAS and MAE scale with the values, MSE with their square; with `squash` the scale is gone."""
@@ -108,13 +114,13 @@ def test_scale_and_shift_of_the_values(seed, value_of, scale, shift, reweigh):
 extremes = st.sampled_from([0.0, 1.0, -1.0, 1e4, -1e4, 6e4, -6e4])
 
 
+@thorough
 @given(
     st.lists(extremes, min_size=reference.WIDTH, max_size=reference.WIDTH),
     st.sampled_from([*reference.DIGIT_OF, 0, -100]),
     options,
     st.sampled_from([torch.float16, torch.bfloat16, torch.float32, torch.float64]),
 )
-@settings(max_examples=200)
 def test_extreme_logits_give_no_nan(row, label, options, dtype):
     logits = torch.tensor([[row]], dtype=dtype).requires_grad_()
     labels = torch.tensor([[label]])
@@ -141,6 +147,7 @@ def test_single_precision_at_the_edge_of_its_range(huge):
         assert reference.gradients(loss, logits).isfinite().all()
 
 
+@searched
 @given(seeds, st.sampled_from([torch.float16, torch.bfloat16]), options)
 def test_half_precision_loses_only_what_the_input_lost(seed, dtype, options):
     logits, labels = reference.batch(seed, dtype=dtype)
@@ -150,6 +157,7 @@ def test_half_precision_loses_only_what_the_input_lost(seed, dtype, options):
     torch.testing.assert_close(half.double(), exact, rtol=1e-5, atol=1e-6)
 
 
+@searched
 @given(seeds)
 def test_was_bounds_the_error_of_the_expected_value(seed):
     """|E[v] − y| ≤ W1: the absolute kind of Lp is a lower bound of WAS (Jensen)."""
