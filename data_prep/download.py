@@ -12,8 +12,8 @@ from typing import Any
 
 from data_prep.base import DataError, file_sha256, locked, progress_bar
 
-TRIES = 5  # transfers that may break before giving up
-PAUSE = 1.0  # seconds before the second transfer, doubled each time
+TRIES = 8  # transfers that may break before giving up
+PAUSE = 1.0  # seconds before the second transfer, doubled each time up to 30
 
 
 class ResumingDownloader:
@@ -41,7 +41,7 @@ class ResumingDownloader:
                         f"cannot download {url}: {error}. {size:,} bytes are kept, and the next attempt continues from "
                         "there. Check the connection and the address, or use another source."
                     ) from error
-                time.sleep(PAUSE * 2**failures)
+                time.sleep(PAUSE * min(2**failures, 30))
         os.replace(self.partial, output_file)
         self.tag.unlink(missing_ok=True)
 
@@ -75,7 +75,7 @@ class ResumingDownloader:
                 progress_bar(f"Downloading {Path(url).name}", have + length, self.progress, "bytes") as advance,
             ):
                 advance(have)
-                for chunk in response.iter_content(1 << 20):
+                for chunk in response.iter_content(1 << 16):
                     file.write(chunk)
                     advance(len(chunk))
         return None
