@@ -1,0 +1,144 @@
+"""What the records say; without a command, all that needs no computation."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+# Imports of what is slow to load stand in the functions, so that --help and a misspelt word are answered at once.
+
+
+def tables(args: argparse.Namespace) -> int:
+    """write results/tables/NAME.{md,csv,tex}"""
+    from experiments.tables import write
+
+    return _write(args, "TABLES", write, "tables")
+
+
+def figures(args: argparse.Namespace) -> int:
+    """write results/figures/NAME.{png,svg}"""
+    from experiments.figures import write
+
+    return _write(args, "FIGURES", write, "figures")
+
+
+def claims(args: argparse.Namespace) -> int:
+    """write results/claims.{csv,md}: the verdict on every claim of the paper"""
+    from experiments.claims import write
+
+    for path in write(_records(args), args.results):
+        print(path)
+    return 0
+
+
+def status(args: argparse.Namespace) -> int:
+    """say for each arm and seed: finished, running, failed and why, missing"""
+    from experiments.discovery import named
+    from experiments.status import show
+
+    show(named(args.names, _own_scale_or_begun(args)), _records(args), args.outputs)
+    return 0
+
+
+def everything(args: argparse.Namespace) -> int:
+    """all of these"""
+    for command in COMMANDS.values():
+        if code := command(args):
+            return code
+    return 0
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    function.__name__: function for function in (tables, figures, claims, status)
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code: 2 for what was not understood, 1 for what could not be done."""
+    args = _parse(list(sys.argv[1:] if arguments is None else arguments))
+    if isinstance(args, int):
+        return args
+    from experiments.configuration import ConfigurationError
+    from experiments.records import Conflict, RecordError
+
+    try:
+        return COMMANDS.get(args.command, everything)(args)
+    except ConfigurationError as error:
+        print(f"python -m experiments: {error}", file=sys.stderr)
+        return 2
+    except (Conflict, RecordError) as error:
+        print(f"python -m experiments: {error}", file=sys.stderr)
+        return 1
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace | int:
+    root = Path(__file__).resolve().parents[1]
+    width = max(map(len, COMMANDS))
+    described = "\n".join(f"  {name:{width}}  {function.__doc__}" for name, function in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments",
+        usage="python -m experiments [COMMAND] [NAME …] [options]",
+        description=__doc__,
+        epilog=f"commands:\n{described}\n\nnames: files of conf/experiment, such as ablation, gpu/ablation",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", nargs="?", help=argparse.SUPPRESS)
+    parser.add_argument("names", nargs="*", help=argparse.SUPPRESS)
+    parser.add_argument("--show", action="store_true", help="print the tables as well")
+    parser.add_argument("--results", type=Path, default=root / "results", help="where records lie and tables go")
+    parser.add_argument("--outputs", type=Path, default=root / "outputs", help="where runs work (for status)")
+    args = parser.parse_intermixed_args(arguments)
+    if args.command is not None and args.command not in COMMANDS:
+        near = difflib.get_close_matches(args.command, COMMANDS, cutoff=0.5)
+        hint = f"nearest: {', '.join(near)}" if near else f"valid: {', '.join(COMMANDS)}"
+        print(f"python -m experiments: unknown command '{args.command}'; {hint}", file=sys.stderr)
+        return 2
+    return args
+
+
+def _records(args: argparse.Namespace):
+    from experiments.records import load
+
+    if not hasattr(args, "records"):  # read once, however many commands follow
+        args.records = load(args.results)
+    return args.records
+
+
+def _own_scale_or_begun(args: argparse.Namespace) -> list[str]:
+    """Every experiment of the own scale, and those at another of which there is a record."""
+    from experiments.configuration import load_experiment
+    from experiments.discovery import shown
+    from experiments.records import collect
+
+    if not hasattr(args, "default"):
+        records = _records(args)
+
+        def begun(name: str) -> bool:
+            return any(runs.finished or runs.failed for runs in collect(load_experiment(name), records).values())
+
+        args.default = [name for name in shown() if "/" not in name or begun(name)]
+    return args.default
+
+
+def _write(args: argparse.Namespace, declared: str, write: Callable[..., list[Path]], folder: str) -> int:
+    from experiments.configuration import load_experiment
+    from experiments.discovery import module, named
+    from experiments.records import collect
+
+    for name in named(args.names, _own_scale_or_begun(args) if not args.names else ()):
+        shown = getattr(module(name), declared, ())
+        arms = collect(load_experiment(name), _records(args)) if shown else {}
+        for one in shown:
+            paths = write(one, name, arms, args.results / folder)
+            for path in paths:
+                print(path)
+                if args.show and path.suffix == ".md":
+                    print(f"\n{path.read_text(encoding='utf-8')}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
