@@ -55,7 +55,7 @@ def run(config: Mapping[str, Any], one_thread: bool = False) -> None:
     log.info("%s: %s", identity, f"{todo}, it is {record.status()}" if todo == "skip" else todo)
     if todo == "skip":
         return
-    with record.lease():
+    with record.lease(retry=config["retry"]):
         try:
             execute(config, parts, prepared, record)
         except runs.RecordNotWritten:
@@ -93,6 +93,8 @@ def execute(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, rec
     validation = layouts.EncodedDataset(rows["validation"][: parts.train.eval_examples], encoding)
     test_data = {split: layouts.EncodedDataset(tests[split], encoding) for split in tests}
     limit = train_data.longest_answer() + parts.eval.margin
+    everything = {"train": train_data, "validation, while training": validation, **test_data}
+    evaluation.check_lengths(model.config, layout, everything, limit)
 
     def answers(state: str) -> dict[str, evaluation.Answers]:
         return {

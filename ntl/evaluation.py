@@ -6,7 +6,7 @@ and perplexity come from a teacher-forced pass and count label tokens only, over
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,33 @@ def check(settings: EvalSettings) -> None:
         raise ValueError("eval.decode=expected picks digits one by one; set eval.beams=1 with it")
     if settings.margin < 0:
         raise ValueError(f"eval.margin: got {settings.margin}, expected an integer of at least 0")
+    if settings.batch_size < 1:
+        raise ValueError(f"eval.batch_size: got {settings.batch_size}, expected an integer of at least 1")
+    if settings.examples is not None and settings.examples < 1:
+        raise ValueError(f"eval.examples: got {settings.examples}, expected an integer of at least 1, or null for all")
+
+
+def check_lengths(config: Any, layout: Layout, data: Mapping[str, EncodedDataset], max_new_tokens: int) -> None:
+    """Raise a ValueError for a split with a question that leaves a model too few positions to answer.
+
+    Args:
+        config: of the model; one without a limit of positions (T5) takes everything.
+        data: by split.
+        max_new_tokens: limit of a generated answer.
+    """
+    limit = None if config.is_encoder_decoder else getattr(config, "max_position_embeddings", None)
+    if limit is None:
+        return
+    empty = {"input_ids": []}
+    for split, items in data.items():
+        prompt = max((layout.length((question, empty)) - 1 for question, _ in items), default=0)
+        forced = max((layout.length(item) - 1 for item in items), default=0)  # the reference answer, as trained
+        if max(prompt + max_new_tokens, forced) > limit:
+            raise ValueError(
+                f"the split '{split}' needs {max(prompt + max_new_tokens, forced)} positions (its longest question has "
+                f"{prompt} tokens, and answers have up to {max_new_tokens}), and the model has {limit}: leave out long "
+                "questions, lower eval.margin, or, from scratch, raise model.architecture.n_positions"
+            )
 
 
 @torch.no_grad()
