@@ -1,14 +1,30 @@
 """A sweep as it may be found: finished, partial, failed and missing arms of the ablation."""
 
+import re
+import shutil
+
 import pytest
 from made_records import FAILED, TRAINED, metrics, scores, write_record
 
+from experiments import configuration
 from experiments.configuration import load_experiment, run_config
 from experiments.records import collect, load
 
 
+@pytest.fixture(scope="session", autouse=True)
+def five_seeds(tmp_path_factory):
+    """The configuration as it is, but for the ablation's seeds: these tests must not depend on how many are run."""
+    conf = tmp_path_factory.mktemp("conf") / "conf"
+    shutil.copytree(configuration.CONF, conf)
+    yaml = conf / "experiment" / "ablation.yaml"
+    yaml.write_text(re.sub(r"(?m)^seeds:.*(\n(?=[ -]).*)*", "seeds: [0, 1, 2, 3, 4]", yaml.read_text()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(configuration, "CONF", conf)
+        yield
+
+
 @pytest.fixture(scope="session")
-def ablation():
+def ablation(five_seeds):
     return load_experiment("ablation")
 
 
