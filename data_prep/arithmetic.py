@@ -21,7 +21,7 @@ class Arithmetic(Mathematics):
     modules: Sequence[str] = ("arithmetic__add_or_sub",)
     difficulties: Sequence[str] = ("easy",)
     interpolation: Sequence[str] | None = ("arithmetic__add_or_sub@easy",)
-    extrapolation: Sequence[str] = ("arithmetic__add_or_sub_big",)
-    train_size: int | None = 50_000
+    extrapolation: Sequence[str] = ("arithmetic__add_or_sub@medium",)
+    train_size: int | None = 100_000
     validation_size: int = 1000
     test_size: int | None = 1000

@@ -235,7 +235,7 @@ def test_help_lists_every_dataset_with_sources_and_licence():
 
 def test_help_of_a_dataset_shows_its_options():
     result = command("arithmetic", "--help")
-    assert result.returncode == 0 and "train_size: 50000" in result.stdout
+    assert result.returncode == 0 and "train_size: 100000" in result.stdout
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("aritmetic",), ("arithmetic", "train_sise=3")])
