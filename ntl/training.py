@@ -7,8 +7,10 @@ number of devices and micro-batches. All else (loop, optimizer, schedule, checkp
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
+import math
 import shutil
 import signal
 import threading
@@ -21,6 +23,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import ProgressCallback
+from transformers.trainer_utils import SchedulerType
 
 from ntl import checkpoints
 from ntl.data import EncodedDataset, Layout, model_inputs
@@ -52,14 +55,15 @@ class TrainResult:
 class ObjectiveTrainer(Trainer):
     """A Trainer whose loss is an `Objective`, with the parts of the loss in its log (`ce`, `ntl`, `eval_ce`, …)."""
 
-    def __init__(
-        self, objective: Objective, gradient_norms_every: int | None = None, **arguments: Any
-    ) -> None:
+    def __init__(self, objective: Objective, gradient_norms_every: int | None = None, **arguments: Any) -> None:
         super().__init__(**arguments)
         self.objective = objective
         self.gradient_norms_every = gradient_norms_every
         self.loss_is_scaled_for_ga = True  # parts are sums over the whole batch's counts already
-        self._meter = _Meter()
+        self._meter = self._new_meter()
+
+    def _new_meter(self, since: int = 0) -> _Meter:
+        return _Meter(self.objective.number_parts, since)
 
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> Counts | None:
         if not batch_samples:
@@ -92,7 +96,7 @@ class ObjectiveTrainer(Trainer):
         return every and self.state.global_step % every == 0 and self.accelerator.sync_gradients
 
     def evaluation_loop(self, *arguments: Any, metric_key_prefix: str = "eval", **options: Any) -> Any:
-        training, self._meter = self._meter, _Meter()
+        training, self._meter = self._meter, self._new_meter()
         try:
             output = super().evaluation_loop(*arguments, metric_key_prefix=metric_key_prefix, **options)
             for name, value in self._meter.means(self.accelerator).items():
@@ -104,10 +108,11 @@ class ObjectiveTrainer(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
             logs |= self._meter.means(self.accelerator, steps=self.state.global_step - self._meter.since)
-            self._meter = _Meter(since=self.state.global_step)
-            if not torch.tensor(logs["loss"]).isfinite():
+            self._meter = self._new_meter(since=self.state.global_step)
+        for name, kind in (("loss", "loss"), (f"eval_{self.objective.selection}", "validation loss")):
+            if not math.isfinite(logs.get(name, 0.0)):
                 raise NotFinite(
-                    f"the loss became {logs['loss']} by step {self.state.global_step}; a lower train.learning_rate, "
+                    f"the {kind} became {logs[name]} by step {self.state.global_step}; a lower train.learning_rate, "
                     "a longer train.warmup_steps or a smaller loss.weight may keep it finite"
                 )
         super().log(logs, start_time)
@@ -116,7 +121,8 @@ class ObjectiveTrainer(Trainer):
 class _Meter:
     """Sums of the parts of a loss: over the steps since the last log, or over a validation's tokens."""
 
-    def __init__(self, since: int = 0) -> None:
+    def __init__(self, number_parts: tuple[str, ...], since: int = 0) -> None:
+        self.number_parts = number_parts
         self.since = since
         self.sums: dict[str, torch.Tensor] = {}
         self.weights: dict[str, torch.Tensor] = {}
@@ -124,7 +130,7 @@ class _Meter:
 
     def add(self, parts: Mapping[str, torch.Tensor], counts: Counts | None) -> None:
         for name, value in parts.items():
-            weight = 1.0 if counts is None else (counts.numbers if name == "ntl" else counts.labels)
+            weight = 1.0 if counts is None else (counts.numbers if name in self.number_parts else counts.labels)
             self.sums[name] = self.sums.get(name, 0.0) + value.detach() * weight
             self.weights[name] = self.weights.get(name, 0.0) + weight
             self.occasions[name] = self.occasions.get(name, 0) + 1
@@ -157,7 +163,11 @@ def _gradient_norms(terms: Mapping[str, torch.Tensor], model: torch.nn.Module) -
 
 
 class _Seal(TrainerCallback):
-    """Seals every checkpoint once it is whole."""
+    """Seals every checkpoint once it is whole, and knows the best one by its step, wherever the folder now lies."""
+
+    def on_train_begin(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
+        if state.best_global_step:
+            state.best_model_checkpoint = str(Path(args.output_dir) / f"checkpoint-{state.best_global_step}")
 
     def on_save(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
         if state.is_world_process_zero:
@@ -212,11 +222,21 @@ class _Bar(ProgressCallback):
 
 def check(settings: TrainSettings) -> None:
     """Raise a ValueError for settings that cannot be trained with, before any work starts."""
-    for name in ("steps", "batch_size", "accumulate", "eval_every", "log_every"):
-        if getattr(settings, name) < 1:
-            raise ValueError(f"train.{name}: got {getattr(settings, name)}, expected an integer of at least 1")
+    at_least = dict.fromkeys(("steps", "batch_size", "accumulate", "eval_every", "log_every"), 1)
+    at_least |= {"eval_examples": 1, "threads": 1, "warmup_steps": 0, "workers": 0, "gradient_norms_every": 0}
+    for name, least in at_least.items():
+        value = getattr(settings, name)
+        if value is not None and value < least:
+            raise ValueError(f"train.{name}: got {value}, expected an integer of at least {least}")
     if not 0 < settings.learning_rate < float("inf"):
         raise ValueError(f"train.learning_rate: got {settings.learning_rate}, expected a positive number")
+    for name in ("weight_decay", "max_grad_norm"):
+        if not 0 <= getattr(settings, name) < float("inf"):
+            raise ValueError(f"train.{name}: got {getattr(settings, name)}, expected a number of at least 0")
+    schedules = [str(schedule.value) for schedule in SchedulerType]
+    if settings.schedule not in schedules:
+        near = difflib.get_close_matches(settings.schedule, schedules) or schedules
+        raise ValueError(f"train.schedule: got '{settings.schedule}', nearest: {', '.join(near)}")
     if settings.precision not in ("fp32", "bf16", "fp16"):
         raise ValueError(f"train.precision: got '{settings.precision}', expected fp32, bf16 or fp16")
     if settings.device not in ("auto", "cpu"):
@@ -265,6 +285,7 @@ def arguments(settings: TrainSettings, objective: Objective, seed: int, folder: 
         remove_unused_columns=False,
         dataloader_num_workers=settings.workers,
         dataloader_pin_memory=torch.cuda.is_available() and settings.device == "auto",
+        logging_nan_inf_filter=False,  # which would log a mean of earlier losses where the loss is NaN
         report_to="none",
         seed=seed,
         data_seed=seed,
