@@ -119,14 +119,47 @@ def check_tensors(
     """
     if not logits.is_floating_point():
         raise TypeError(f"got logits of {logits.dtype}, expected floating point: pass the model's raw scores")
-    if labels.is_floating_point() or labels.is_complex():
-        raise TypeError(f"got labels of {labels.dtype}, expected integers: pass token ids")
     if logits.ndim < 2 or labels.shape != logits.shape[:-1]:
         raise ValueError(
             f"got logits of shape {tuple(logits.shape)} and labels of shape {tuple(labels.shape)}, expected (…, V) "
             "and (…): one label for each row of logits, aligned with it"
         )
-    width = logits.shape[-1]
+    _check_ids(logits.shape[-1], labels, numbers, ignore_index, loss_weights)
+
+
+def check_head(
+    hidden: Tensor,
+    matrix: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    numbers: NumberVocabulary | None,
+    ignore_index: int,
+    loss_weights: Tensor | None = None,
+) -> None:
+    """Check what stands in place of logits, and the rest as `check_tensors` does; the same errors."""
+    for name, tensor in (("hidden", hidden), ("matrix", matrix), ("bias", bias)):
+        if tensor is not None and not tensor.is_floating_point():
+            raise TypeError(f"got {name} of {tensor.dtype}, expected floating point: pass hidden states and weights")
+    if hidden.ndim < 2 or labels.shape != hidden.shape[:-1]:
+        raise ValueError(
+            f"got hidden of shape {tuple(hidden.shape)} and labels of shape {tuple(labels.shape)}, expected (…, D) "
+            "and (…): one label for each hidden state, aligned with it"
+        )
+    if matrix.ndim != 2 or matrix.shape[1] != hidden.shape[-1]:
+        raise ValueError(
+            f"got a matrix of shape {tuple(matrix.shape)} for hidden states of {hidden.shape[-1]} components, expected "
+            f"(V, {hidden.shape[-1]}): pass the weight of the model's output layer as it is"
+        )
+    if bias is not None and bias.shape != matrix.shape[:1]:
+        raise ValueError(f"got a bias of shape {tuple(bias.shape)}, expected {tuple(matrix.shape[:1])}: one per column")
+    _check_ids(len(matrix), labels, numbers, ignore_index, loss_weights)
+
+
+def _check_ids(
+    width: int, labels: Tensor, numbers: NumberVocabulary | None, ignore_index: int, loss_weights: Tensor | None
+) -> None:
+    if labels.is_floating_point() or labels.is_complex():
+        raise TypeError(f"got labels of {labels.dtype}, expected integers: pass token ids")
     # vocab_size bounds every id and is known without asking the device, so the ids are read only if it does not fit
     if numbers is not None and width < numbers.vocab_size and (last := int(numbers.ids[-1])) >= width:
         raise ValueError(

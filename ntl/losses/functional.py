@@ -15,7 +15,6 @@ Source: "Regress, Don't Guess: a regression-like loss on number tokens for langu
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -23,17 +22,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ntl.losses import _checks as check
+from ntl.losses import _distances as distances
 from ntl.losses import _spans as spans
+from ntl.losses import fused
 from ntl.numbers import NumberVocabulary
 
-# Elementwise d(prediction, target) of the NTL-Lp kinds.
-DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "mse": partial(F.mse_loss, reduction="none"),
-    "mae": partial(F.l1_loss, reduction="none"),
-    "huber": partial(F.huber_loss, reduction="none", delta=1.0),
-}
-# With `reweigh`, probability outside the numbers costs this many times the largest distance (as in ntloss).
-OUTSIDE = 1.01
+IMPLEMENTATIONS = ("auto", "fused", "plain")
+# From so many logits on the fused implementation is the faster one on a processor.
+FUSED_FROM = 2**20
 
 
 class Counts(NamedTuple):
@@ -91,23 +87,9 @@ def number_token_loss(
     scores = _number_scores(logits, numbers).masked_fill(~mask[..., None], 0.0)
     values = numbers.values.to(scores.dtype)
     target = values[index.clamp_min(0)]
-    p = scores.softmax(-1)
-
-    if kind == "was" and sigma is not None:
-        loss = _cumulative_gap(p - _gaussian(values, target, sigma), values)
-    elif kind == "was":
-        loss = (p * _token_distance(values, target, squash)).sum(-1)
-    else:
-        distance = kind if callable(kind) else DISTANCES[kind]
-        loss = distance((p * values).sum(-1), target)
-
+    loss = distances.token_loss(scores, values, target, kind=kind, sigma=sigma, squash=squash)
     if reweigh:
-        low, high = values.min(), values.max()
-        if kind == "was":
-            largest = _token_distance(values, low, squash).max()
-        else:
-            largest = torch.maximum(distance(low, high).abs(), distance(high, low).abs())
-        loss = _reweigh(loss, logits, scores, mask, largest)
+        loss = _reweigh(loss, logits, scores, mask, distances.largest_distance(values, kind=kind, squash=squash))
     if place_value != 1:
         loss = loss * spans.place_weights(labels, numbers, place_value, loss.dtype)
     return _reduce(loss, mask, reduction, loss_weights, count)
@@ -124,6 +106,7 @@ def cross_entropy(
     ignore_index: int = -100,
     count: Tensor | float | None = None,
     return_parts: bool = False,
+    implementation: str = "auto",
 ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
     """Return the cross-entropy with a one-hot target, or with `sigma` the Gaussian cross-entropy (GCE).
 
@@ -137,6 +120,7 @@ def cross_entropy(
         count: the denominator of the mean: the labels of the whole accumulated batch; by default those given.
         return_parts: return also the detached parts: "ce", and with `sigma` "gce" and the "ce" of the unsmoothed
             one-hot target beside it.
+        implementation: see `cross_entropy_with_ntl`; reduction="none" is for the plain one.
     """
     check.check_choice("reduction", reduction, check.REDUCTIONS)
     check.check_smoothing(label_smoothing)
@@ -145,6 +129,19 @@ def cross_entropy(
         if numbers is None:
             raise ValueError(f"got sigma={sigma!r} and no numbers, expected a NumberVocabulary: pass `numbers`")
     check.check_tensors(logits, labels, numbers, ignore_index)
+    if _fuses(implementation, logits, count, reduction=reduction):
+        _check_count(count, reduction)
+        total, parts = fused.total_loss(
+            logits,
+            labels,
+            None if sigma is None else numbers,
+            weight=None,
+            sigma=sigma,
+            label_smoothing=label_smoothing,
+            ignore_index=ignore_index,
+            label_count=1.0 if reduction == "sum" else count,
+        )
+        return (total, parts) if return_parts else total
     valid = labels != ignore_index
     labels = labels.masked_fill(~valid, -100).long()
     logits = logits.to(_computing_dtype(logits))
@@ -160,7 +157,7 @@ def cross_entropy(
     one_hot = -log_p.gather(-1, labels.clamp_min(0)[..., None])[..., 0]
     index = numbers.lookup(labels)
     values = numbers.values.to(logits.dtype)
-    q = _gaussian(values, values[index.clamp_min(0)], sigma)
+    q = distances.gaussian(values, values[index.clamp_min(0)], sigma)
     # 0 · log 0 is 0: far tokens have no weight left, and a model may exclude them with a score of −∞
     gaussian = -(q * log_p.index_select(-1, numbers.ids).masked_fill(q == 0, 0.0)).sum(-1)
     loss = torch.where(index >= 0, gaussian, one_hot)
@@ -216,6 +213,7 @@ def cross_entropy_with_ntl(
     ignore_index: int = -100,
     counts: Counts | None = None,
     return_parts: bool = False,
+    implementation: str = "auto",
 ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
     """Return CE + λ·NTL, the mean of `cross_entropy` over the labels and of `number_token_loss` over the numbers.
 
@@ -225,10 +223,34 @@ def cross_entropy_with_ntl(
         loss_weights: weights of the positions in the number token loss; the cross-entropy is not weighted.
         counts: denominators of the two means over the whole accumulated batch; by default those of this call.
         return_parts: return (total, parts) with the detached means "ce" and "ntl" (without λ), and "gce" with `sigma`.
+        implementation: "plain" leaves the gradient to autograd; "fused" writes it in one pass over the logits (module
+            `fused`), which takes less time and memory and gives the same but for rounding. It is not made for a
+            callable `kind`, for derivatives by `loss_weights` or counts, or for second derivatives. "auto" is "fused"
+            for many logits on a processor, where it can be, and "plain" otherwise.
     """
     check.check_weight(weight)
     label_count, number_count = counts if counts is not None else (None, None)
     check.check_number_loss(kind, sigma=sigma, reweigh=reweigh, squash=squash, place_value=place_value)
+    if _fuses(implementation, logits, loss_weights, label_count, number_count, kind=kind):
+        check.check_smoothing(label_smoothing)
+        check.check_tensors(logits, labels, numbers, ignore_index, loss_weights)
+        total, parts = fused.total_loss(
+            logits,
+            labels,
+            numbers,
+            weight=weight,
+            kind=kind,
+            sigma=sigma,
+            reweigh=reweigh,
+            squash=squash,
+            place_value=place_value,
+            label_smoothing=label_smoothing,
+            loss_weights=loss_weights,
+            ignore_index=ignore_index,
+            label_count=label_count,
+            number_count=number_count,
+        )
+        return (total, parts) if return_parts else total
     total, parts = cross_entropy(
         logits,
         labels,
@@ -238,6 +260,7 @@ def cross_entropy_with_ntl(
         ignore_index=ignore_index,
         count=label_count,
         return_parts=True,
+        implementation="plain",
     )
     with torch.set_grad_enabled(torch.is_grad_enabled() and weight > 0):
         ntl = number_token_loss(
@@ -256,6 +279,69 @@ def cross_entropy_with_ntl(
     if weight > 0:
         total = total + weight * ntl
     return (total, parts | {"ntl": ntl.detach()}) if return_parts else total
+
+
+def linear_cross_entropy_with_ntl(
+    hidden: Tensor,
+    matrix: Tensor,
+    labels: Tensor,
+    numbers: NumberVocabulary,
+    kind: str = "was",
+    weight: float | None = 0.3,
+    *,
+    bias: Tensor | None = None,
+    scale: float = 1.0,
+    sigma: float | None = None,
+    reweigh: bool = False,
+    squash: float | None = None,
+    place_value: float = 1.0,
+    label_smoothing: float = 0.0,
+    loss_weights: Tensor | None = None,
+    ignore_index: int = -100,
+    counts: Counts | None = None,
+    return_parts: bool = False,
+) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
+    """Return `cross_entropy_with_ntl` of the logits scale · hidden · matrixᵀ + bias, which are never held all at once.
+
+    Memory is needed for a few hundred rows of logits and for the gradients. Those of hidden states and matrix are made
+    in the forward pass, summed in float32 for half precision. Rows without a label cost nothing. Under torch.autocast
+    products are taken in its type on accelerators, and in float32 on processors.
+
+    Args:
+        hidden: (…, D), what the model's output layer is given.
+        matrix: (C, D), its weight, which may be shared with the embeddings.
+        labels: (…), aligned with the hidden states.
+        weight: λ; None leaves the number token loss out and is the cross-entropy alone, the same one as at 0.
+        bias: (C,).
+        scale: a T5 with tied embeddings multiplies its hidden states by d_model**-0.5.
+    """
+    if weight is not None:
+        check.check_weight(weight)
+    label_count, number_count = counts if counts is not None else (None, None)
+    check.check_number_loss(kind, sigma=sigma, reweigh=reweigh, squash=squash, place_value=place_value)
+    check.check_smoothing(label_smoothing)
+    check.check_vocabulary(numbers)
+    _fuses("fused", hidden, loss_weights, label_count, number_count, kind=kind)
+    check.check_head(hidden, matrix, bias, labels, numbers, ignore_index, loss_weights)
+    total, parts = fused.total_loss(
+        hidden if scale == 1 else hidden * scale,
+        labels,
+        numbers,
+        matrix=matrix,
+        bias=bias,
+        weight=weight,
+        kind=kind,
+        sigma=sigma,
+        reweigh=reweigh,
+        squash=squash,
+        place_value=place_value,
+        label_smoothing=label_smoothing,
+        loss_weights=loss_weights,
+        ignore_index=ignore_index,
+        label_count=label_count,
+        number_count=number_count,
+    )
+    return (total, parts) if return_parts else total
 
 
 def number_level_loss(
@@ -327,6 +413,39 @@ def expected_numbers(logits: Tensor, numbers: NumberVocabulary) -> tuple[Tensor,
     return (scores.softmax(-1) * numbers.values.to(scores.dtype)).sum(-1), mass
 
 
+def _fuses(
+    implementation: str,
+    logits: Tensor,
+    *constants: Tensor | float | None,
+    kind: str | Callable[[Tensor, Tensor], Tensor] = "was",
+    reduction: str = "mean",
+) -> bool:
+    """Return whether the fused implementation is to be used.
+
+    Raises:
+        ValueError: it is asked for and cannot be.
+    """
+    check.check_choice("implementation", implementation, IMPLEMENTATIONS)
+    if implementation == "plain":
+        return False
+    unable = None
+    if callable(kind):
+        unable = ("a callable kind", f"one of {', '.join(check.KINDS)}")
+    elif reduction == "none":
+        unable = ("reduction='none'", "'mean' or 'sum'")
+    elif any(isinstance(x, Tensor) and x.requires_grad for x in constants):
+        unable = ("loss_weights or counts with requires_grad", "constants")
+    if implementation == "fused":
+        if unable:
+            raise ValueError(
+                f"got {unable[0]} for the fused implementation, expected {unable[1]}: use implementation='plain'"
+            )
+        return True
+    large = logits.device.type == "cpu" and logits.numel() >= FUSED_FROM
+    # a compiler fuses the plain one by itself, and subclasses (as of distributed tensors) have their own kernels
+    return large and unable is None and type(logits) is Tensor and not torch.compiler.is_compiling()
+
+
 def _computing_dtype(logits: Tensor) -> torch.dtype:
     return torch.float64 if logits.dtype == torch.float64 else torch.float32
 
@@ -336,43 +455,18 @@ def _number_scores(logits: Tensor, numbers: NumberVocabulary) -> Tensor:
     return logits.index_select(-1, numbers.ids).to(_computing_dtype(logits))
 
 
-def _gaussian(values: Tensor, target: Tensor, sigma: float) -> Tensor:
-    """Return Gaussian weights over the values (K,) around each target (…), normalised to one: (…, K)."""
-    return (-0.5 * ((values - target[..., None]) / sigma) ** 2).softmax(-1)
-
-
-def _token_distance(values: Tensor, target: Tensor, squash: float | None) -> Tensor:
-    """Return the (squashed) distance of each number token (K,) to each target (…): (…, K)."""
-    distance = (values - target[..., None]).abs()
-    if squash is None:
-        return distance
-    gaps = values.sort().values.diff()
-    far = values.max() - values.min()
-    near = torch.where(gaps > 0, gaps, far).min() if len(gaps) else far
-    # two values only: the nearest is the farthest, and costs 1
-    stretch = (squash - 1) / torch.where(far > near, far - near, 1.0)
-    return torch.where(distance > 0, 1 + (distance - near) * stretch, 0.0)
-
-
-def _cumulative_gap(difference: Tensor, values: Tensor) -> Tensor:
-    """Return ∫ |F(v)| dv, F the cumulative sum of `difference` (…, K) along the sorted values (K,)."""
-    values, order = values.sort()
-    return (difference[..., order].cumsum(-1)[..., :-1].abs() * values.diff()).sum(-1)
-
-
 def _reweigh(loss: Tensor, logits: Tensor, scores: Tensor, mask: Tensor, largest: Tensor) -> Tensor:
-    """Return ℓ·m + 1.01·D·(1 − m), m from log m for the sake of precision near 1; meaningless outside `mask`."""
+    """Return ℓ·m + 1.01·D·(1 − m); meaningless outside `mask`."""
     log_mass = scores.logsumexp(-1) - logits.to(scores.dtype).logsumexp(-1)
     log_mass = log_mass.masked_fill(~mask, 0.0)  # elsewhere `scores` are blank, and exp could overflow
-    return loss * log_mass.exp() - OUTSIDE * largest * log_mass.expm1()
+    return distances.reweigh(loss, log_mass, largest)
 
 
 def _reduce(
     loss: Tensor, mask: Tensor, reduction: str, loss_weights: Tensor | None, count: Tensor | float | None
 ) -> Tensor:
     """Reduce losses (…) over `mask`; see `number_token_loss`."""
-    if count is not None and reduction != "mean":
-        raise ValueError(f"got count with reduction={reduction!r}, expected 'mean': only a mean divides by a count")
+    _check_count(count, reduction)
     loss = torch.where(mask, loss, 0.0)
     weights = mask if loss_weights is None else loss_weights.to(loss) * mask
     if loss_weights is not None:
@@ -383,3 +477,8 @@ def _reduce(
         return loss.sum()
     total = torch.as_tensor(weights.sum() if count is None else count, device=loss.device)
     return loss.sum() / torch.where(total == 0, 1, total)
+
+
+def _check_count(count: Tensor | float | None, reduction: str) -> None:
+    if count is not None and reduction != "mean":
+        raise ValueError(f"got count with reduction={reduction!r}, expected 'mean': only a mean divides by a count")

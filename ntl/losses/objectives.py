@@ -44,11 +44,13 @@ class Objective(nn.Module):
 
     Attributes:
         encodings: names of the encodings that it can be trained with.
-        selection: name of the part whose validation value chooses the checkpoint.
+        selection: name of the part whose validation value chooses the checkpoint; "loss" is the total.
+        number_parts: names of the parts that are means over number labels; all others are means over all labels.
     """
 
     encodings: ClassVar[tuple[str, ...]] = ("digits", "subword")
     selection: ClassVar[str] = "ce"
+    number_parts: ClassVar[tuple[str, ...]] = ("ntl",)
 
     def __init__(self, numbers: NumberVocabulary) -> None:
         super().__init__()

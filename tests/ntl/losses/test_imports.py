@@ -31,9 +31,11 @@ def test_nothing_but_torch_is_loaded():
     assert {name for name in ours if name.startswith("ntl.")} == {
         "ntl.losses",
         "ntl.losses._checks",
+        "ntl.losses._distances",
         "ntl.losses._spans",
         "ntl.losses.dropin",
         "ntl.losses.functional",
+        "ntl.losses.fused",
         "ntl.losses.modules",
         "ntl.losses.objectives",
         "ntl.numbers",

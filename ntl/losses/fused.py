@@ -1,0 +1,415 @@
+"""Cross-entropy with the number token loss in one pass over the logits, or without ever holding all of them.
+
+The plain functions leave the gradient to autograd, which for cross-entropy alone writes four matrices as large as the
+logits, and one more for the columns of the number tokens. Here the gradient is written while the loss is computed:
+
+    ∂total/∂x_ic = s_i P_ic − a_i q_ic + λ ∂ntl/∂x_ic
+
+with P the softmax over the vocabulary, a_i = 1 / labels at valid rows and 0 elsewhere, q the target of the
+cross-entropy, and s_i = a_i plus, with `reweigh`, what the mass on number tokens adds. The last two terms touch the
+label's column and those of the number tokens; all else is one softmax, scaled while its rows are still in the cache.
+What the number token loss is at one position is shared with the plain functions (`_distances`), and so is its
+derivative by autograd, on tensors of (rows, number tokens).
+
+* Logits given (`matrix` None): the gradient is the only matrix that is made; the logits are left as they are.
+* Hidden states given: logits exist for a block of rows at a time, and the gradients of hidden states and of the head's
+  matrix are sums over blocks. Rows without a label are left out of the products.
+
+Gradients are made in the forward pass and kept for the backward one, so there is no second derivative: asking for it
+raises an error. With torch.no_grad only the losses are computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ntl.losses import _distances as distances
+from ntl.losses import _spans as spans
+from ntl.numbers import NumberVocabulary
+
+# Elements of a block of logits. Smaller blocks stay in a smaller cache; each costs some thirty small operations.
+BLOCK = 2**22
+# Below this many rows the products of a block with the head's matrix wait for memory.
+LINEAR_ROWS = 256
+
+
+@dataclass
+class Task:
+    """What is to be computed, and all that is known from the labels alone; R rows, of which M have a number label.
+
+    Attributes:
+        labels: (R,) column of each label, 0 where there is none.
+        valid: (R,) whether there is one.
+        at: (M,) rows whose label is a number token, ascending.
+        target: (M,) its value.
+        label_count: scalar, denominator of the mean cross-entropy.
+        number_weights: (M,) weight of each number token in the mean number token loss, denominator included; None
+            without a number token loss.
+        weight: λ.
+        gradient: whether it is wanted.
+        product: type of the products with the head's matrix.
+    """
+
+    labels: Tensor
+    valid: Tensor
+    at: Tensor
+    target: Tensor
+    label_count: Tensor
+    ids: Tensor
+    values: Tensor
+    number_weights: Tensor | None
+    weight: float
+    kind: str
+    sigma: float | None
+    squash: float | None
+    reweigh: bool
+    label_smoothing: float
+    gradient: bool
+    product: torch.dtype
+
+    @property
+    def rows(self) -> Tensor | None:
+        """Rows worth a look if that is less than half of them, else None for all."""
+        rows = self.valid.nonzero()[:, 0]
+        return rows if 2 * len(rows) < len(self.valid) else None
+
+
+def total_loss(
+    inputs: Tensor,
+    labels: Tensor,
+    numbers: NumberVocabulary | None,
+    *,
+    matrix: Tensor | None = None,
+    bias: Tensor | None = None,
+    weight: float | None,
+    kind: str = "was",
+    sigma: float | None = None,
+    reweigh: bool = False,
+    squash: float | None = None,
+    place_value: float = 1.0,
+    label_smoothing: float = 0.0,
+    loss_weights: Tensor | None = None,
+    ignore_index: int = -100,
+    label_count: Tensor | float | None = None,
+    number_count: Tensor | float | None = None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return what `functional.cross_entropy_with_ntl(…, return_parts=True)` does, or `cross_entropy` (weight None).
+
+    Args:
+        inputs: logits (…, C), or with `matrix` hidden states (…, D).
+        matrix: (C, D), of the head that makes logits of hidden states; `bias`: (C,).
+        weight: λ; None leaves the number token loss out altogether.
+        label_count, number_count: the denominators; by default those of this call.
+
+    Options are taken as checked.
+    """
+    dtype = torch.float64 if inputs.dtype == torch.float64 else torch.float32
+    valid = labels != ignore_index
+    labels = labels.masked_fill(~valid, -100).long()
+    label_count = valid.sum() if label_count is None else label_count
+    ids = values = at = target = torch.empty(0, dtype=torch.long, device=labels.device)
+    number_weights = None
+    if numbers is not None:
+        numbers = numbers.to(labels.device)
+        ids, values = numbers.ids, numbers.values.to(dtype)
+        index = numbers.lookup(labels)
+        at = (index.flatten() >= 0).nonzero()[:, 0]
+        target = values[index.flatten()[at]]
+    if weight is not None:
+        number_weights = torch.ones_like(target) if loss_weights is None else loss_weights.flatten()[at].to(dtype)
+        number_count = number_weights.sum() if number_count is None else number_count
+        if place_value != 1:
+            number_weights = number_weights * spans.place_weights(labels, numbers, place_value, dtype).flatten()[at]
+        number_weights = number_weights / _denominator(number_count, target)
+
+    task = Task(
+        labels=labels.flatten().clamp_min(0),
+        valid=valid.flatten(),
+        at=at,
+        target=target,
+        label_count=_denominator(label_count, inputs).to(dtype),
+        ids=ids,
+        values=values,
+        number_weights=number_weights,
+        weight=weight or 0.0,
+        kind=kind,
+        sigma=sigma,
+        squash=squash,
+        reweigh=reweigh,
+        label_smoothing=label_smoothing,
+        gradient=torch.is_grad_enabled(),
+        product=dtype,
+    )
+    device = inputs.device.type
+    # Products in half precision are for accelerators: most processors take many times as long for them.
+    if matrix is not None and device != "cpu" and dtype == torch.float32:
+        task.product = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else inputs.dtype
+    with torch.autocast(device, enabled=False):
+        total, main, one_hot, ntl = _Fused.apply(inputs.flatten(0, -2), matrix, bias, task)
+    parts = {"ce": main} if sigma is None else {"ce": one_hot, "gce": main}
+    return total, parts if weight is None else parts | {"ntl": ntl}
+
+
+def _denominator(count: Tensor | float, like: Tensor) -> Tensor:
+    count = torch.as_tensor(count, device=like.device)
+    return torch.where(count == 0, 1, count)
+
+
+class _Fused(torch.autograd.Function):
+    """(inputs (R, C) or (R, D), matrix, bias, task) → total, and without gradient: (G)CE, one-hot CE, NTL."""
+
+    @staticmethod
+    def forward(ctx, inputs: Tensor, matrix: Tensor | None, bias: Tensor | None, task: Task) -> tuple[Tensor, ...]:
+        wanted = tuple(task.gradient and needed for needed in ctx.needs_input_grad[:3])
+        task.gradient = any(wanted)
+        # Half precision has a narrow range, and what scales the loss to stay in it comes with the backward pass: until
+        # then the gradient is kept for the sum over labels.
+        half = inputs.dtype if matrix is None else task.product
+        ctx.scale = 1 / task.label_count if half == torch.float16 else None
+        ctx.types = [None if x is None else x.dtype for x in (inputs, matrix, bias)]
+        sums = _Sums(task, inputs, ctx.scale)
+        if matrix is None:
+            ctx.gradients = (_from_logits(inputs, task, sums), None, None)
+        else:
+            ctx.gradients = _from_hidden(inputs, matrix, bias, task, sums, wanted)
+        losses = sums.losses()
+        ctx.mark_non_differentiable(*losses[1:])
+        return losses
+
+    @staticmethod
+    def backward(ctx, scale: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.gradients is None:
+            raise RuntimeError(
+                "got a second backward pass through a fused loss whose gradient has been handed on; call "
+                "backward(retain_graph=True) the first time"
+            )
+        keep = _keeps_graph()
+        gradients = ctx.gradients
+        if not keep:
+            ctx.gradients = None
+        if ctx.scale is not None:
+            scale = scale * ctx.scale
+        # 1 is what a loss is differentiated with as a rule; to ask an accelerator would mean to wait for it
+        one = scale.device.type == "cpu" and bool(scale == 1)
+        if keep:
+            gradients = [None if g is None else _scaled(g, scale) for g in gradients]
+        elif not one:
+            gradients = [None if g is None else _scaled(g, scale, out=g) for g in gradients]
+        gradients = [None if g is None else g.to(dtype) for g, dtype in zip(gradients, ctx.types, strict=True)]
+        if torch.is_grad_enabled():  # create_graph=True
+            with torch.enable_grad():
+                gradients = [None if g is None else _NoSecondDerivative.apply(g.requires_grad_()) for g in gradients]
+        return (*gradients, None)
+
+
+def _scaled(gradient: Tensor, scale: Tensor, out: Tensor | None = None) -> Tensor:
+    # a scalar tensor of a wider type does not widen the product, and is not rounded before it
+    return torch.mul(gradient, scale.to(torch.float64) if gradient.dtype == torch.float64 else scale.float(), out=out)
+
+
+def _keeps_graph() -> bool:
+    """Whether this backward pass leaves the graph for another (retain_graph); yes where torch does not say."""
+    ask = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
+    return True if ask is None else ask()
+
+
+class _NoSecondDerivative(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, gradient: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx, _: Tensor) -> None:
+        raise RuntimeError(
+            "got a second derivative of a fused loss, expected first ones only: its gradient is a constant to "
+            "autograd; use implementation='plain'"
+        )
+
+
+class _Sums:
+    """The losses of rows as they come, block by block, and the gradient of each block."""
+
+    def __init__(self, task: Task, inputs: Tensor, scale: Tensor | None) -> None:
+        self.task = task
+        like = {"dtype": task.label_count.dtype, "device": inputs.device}
+        rows = len(task.labels)
+        self.main = torch.zeros(rows, **like)
+        self.one_hot = torch.zeros(rows, **like) if task.sigma is not None else self.main
+        self.ntl = torch.zeros(len(task.at), **like)
+        unit = 1 / task.label_count if scale is None else torch.ones((), **like)
+        self.label_weights = task.valid * unit  # a
+        self.number_weights = None
+        if task.number_weights is not None:
+            self.number_weights = task.weight * task.number_weights * (1 if scale is None else task.label_count)
+            if task.reweigh:
+                self.largest = distances.largest_distance(task.values, kind=task.kind, squash=task.squash)
+
+    def losses(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return total, (G)CE, one-hot CE, and NTL: scalars."""
+        task = self.task
+        main = self.main.sum() / task.label_count
+        one_hot = main.clone() if self.one_hot is self.main else self.one_hot.sum() / task.label_count
+        ntl = torch.zeros_like(main)
+        if task.number_weights is not None:
+            ntl = (self.ntl * task.number_weights).sum()
+        total = main + task.weight * ntl if task.weight else main.clone()
+        return total, main, one_hot, ntl
+
+    def add(self, logits: Tensor, out: Tensor, rows: slice | Tensor, numbers: slice, local: Tensor) -> None:
+        """Compute a block's losses, and leave the gradient of its logits in `out`.
+
+        Args:
+            logits, out: (B, C), of the type that is computed in; two tensors.
+            rows: of all rows, those of the block.
+            numbers: of all number rows, those in the block; `local`: their (M',) positions in it.
+        """
+        task = self.task
+        labels, valid, weights = task.labels[rows], task.valid[rows], self.label_weights[rows]
+        label_scores = logits.gather(1, labels[:, None])[:, 0]
+        torch.softmax(logits, -1, out=out)
+        p = out.gather(1, labels[:, None])[:, 0]
+        one_hot = -p.log()
+        # so improbable that p has lost its precision
+        if bool((lost := p < 1e3 * torch.finfo(p.dtype).tiny).any()):
+            one_hot[lost] = logits[lost].logsumexp(-1) - label_scores[lost]
+        main = one_hot
+        scale, columns = weights, None
+        q_label = weights  # a·q at the label
+        if len(local) and (task.sigma is not None or task.number_weights is not None):
+            where = (local[:, None], task.ids)
+            scores = logits[where]
+            log_normaliser = label_scores[local] + one_hot[local]
+            columns = torch.zeros_like(scores)
+            target = task.target[numbers]
+            if task.sigma is not None:
+                q = distances.gaussian(task.values, target, task.sigma)
+                # 0 · log 0 is 0: far tokens have no weight left, and a model may exclude them with a score of −∞
+                log_p = (scores - log_normaliser[:, None]).masked_fill(q == 0, 0.0)
+                main = one_hot.index_copy(0, local, -(q * log_p).sum(-1))
+                columns -= (1 - task.label_smoothing) * weights[local, None] * q
+                q_label = weights.index_fill(0, local, 0.0)
+            if task.number_weights is not None:
+                losses, by_scores, by_normaliser = self._number_terms(scores, log_normaliser, numbers, target)
+                self.ntl[numbers] = losses
+                if by_scores is not None:
+                    columns += by_scores
+                if by_normaliser is not None:
+                    scale = weights.index_add(0, local, by_normaliser)
+        if task.label_smoothing:
+            uniform = label_scores + one_hot - logits.mean(-1)  # −(mean of log P)
+            main = (1 - task.label_smoothing) * main + task.label_smoothing * uniform
+        self.main[rows] = torch.where(valid, main, 0.0)
+        if task.sigma is not None:
+            self.one_hot[rows] = torch.where(valid, one_hot, 0.0)
+        if not task.gradient:
+            return
+        out.mul_(scale[:, None])
+        if task.label_smoothing:
+            out.sub_(weights[:, None] * (task.label_smoothing / logits.shape[1]))
+        out.scatter_add_(1, labels[:, None], ((task.label_smoothing - 1) * q_label)[:, None])
+        if columns is not None and (task.sigma is not None or task.weight):
+            out[where] += columns
+
+    def _number_terms(
+        self, scores: Tensor, log_normaliser: Tensor, numbers: slice, target: Tensor
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return number token losses (M',), and λ times their derivatives by scores (M', K) and normaliser (M',)."""
+        task = self.task
+        wanted = task.gradient and task.weight > 0
+        with torch.set_grad_enabled(wanted):
+            inputs = [x.detach().requires_grad_(wanted) for x in (scores, log_normaliser)]
+            losses = distances.token_loss(
+                inputs[0], task.values, target, kind=task.kind, sigma=task.sigma, squash=task.squash
+            )
+            if task.reweigh:
+                losses = distances.reweigh(losses, inputs[0].logsumexp(-1) - inputs[1], self.largest)
+        if not wanted:
+            return losses, None, None
+        inputs = inputs if task.reweigh else inputs[:1]
+        gradients = torch.autograd.grad(losses, inputs, self.number_weights[numbers])
+        return losses.detach(), gradients[0], gradients[1] if task.reweigh else None
+
+
+def _from_logits(logits: Tensor, task: Task, sums: _Sums) -> Tensor | None:
+    """Go through given logits (R, C); return their gradient if it is wanted."""
+    dtype = task.label_count.dtype
+    rows = task.rows
+    gradient = None
+    if task.gradient:
+        gradient = torch.empty_like(logits) if rows is None else torch.zeros_like(logits)
+    direct = gradient is not None and rows is None and logits.dtype == dtype  # written where it stays
+    blocks = list(_blocks(task, rows, logits.shape[1], 1))
+    size = max((size for *_, size in blocks), default=0)
+    buffer = None if direct else logits.new_empty(size, logits.shape[1], dtype=dtype)
+    for at, numbers, local, size in blocks:
+        block = logits[at].to(dtype)
+        out = gradient[at] if direct else buffer[:size]
+        sums.add(block, out, at, numbers, local)
+        if gradient is not None and not direct:
+            gradient[at] = out.to(logits.dtype)
+    return gradient
+
+
+def _from_hidden(
+    hidden: Tensor,
+    matrix: Tensor,
+    bias: Tensor | None,
+    task: Task,
+    sums: _Sums,
+    wanted: tuple[bool, bool, bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Go through hidden states (R, D) by blocks of logits; return the gradients that are wanted, of the head's in the
+    type that is computed in."""
+    dtype = task.label_count.dtype
+    product = task.product
+    weights = matrix.to(product)
+    columns = len(matrix)
+    rows = task.valid.nonzero()[:, 0]
+    whole = len(rows) == len(hidden)
+    by_hidden = torch.zeros_like(hidden) if wanted[0] else None
+    by_matrix = torch.zeros(matrix.shape, dtype=dtype, device=matrix.device) if wanted[1] else None
+    by_bias = torch.zeros(columns, dtype=dtype, device=matrix.device) if wanted[2] else None
+    blocks = list(_blocks(task, None if whole else rows, columns, LINEAR_ROWS))
+    size = max((size for *_, size in blocks), default=0)
+    logits = hidden.new_empty(size, columns, dtype=product)
+    out = hidden.new_empty(size, columns, dtype=dtype)
+    for at, numbers, local, size in blocks:
+        states = hidden[at].to(product)
+        block = torch.mm(states, weights.T, out=logits[:size])
+        if bias is not None:
+            block += bias.to(product)
+        gradient = out[:size]
+        sums.add(block.to(dtype), gradient, at, numbers, local)
+        if not task.gradient:
+            continue
+        if by_bias is not None:
+            by_bias += gradient.sum(0)
+        gradient = gradient.to(product)
+        if by_hidden is not None:
+            by_hidden[at] = (gradient @ weights).to(hidden.dtype)
+        if by_matrix is not None:
+            if product == dtype:
+                by_matrix.addmm_(gradient.T, states)
+            else:
+                by_matrix += gradient.T @ states
+    return by_hidden, by_matrix, by_bias
+
+
+def _blocks(
+    task: Task, rows: Tensor | None, columns: int, least: int
+) -> Iterator[tuple[slice | Tensor, slice, Tensor, int]]:
+    """Divide `rows` (all if None) into blocks; yield the rows, their number rows (see `_Sums.add`), how many rows."""
+    count = len(task.labels) if rows is None else len(rows)
+    # positions of the number rows among the rows: those without a label are no number rows either
+    places = task.at if rows is None else torch.searchsorted(rows, task.at)
+    step = max(1, least, BLOCK // max(1, columns))
+    starts = range(0, count, step)
+    edges = torch.searchsorted(places, torch.tensor([*starts, count], device=places.device)).tolist()
+    for start, low, high in zip(starts, edges, edges[1:], strict=False):
+        stop = min(start + step, count)
+        at = slice(start, stop) if rows is None else rows[start:stop]
+        yield at, slice(low, high), places[low:high] - start, stop - start
