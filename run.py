@@ -73,7 +73,7 @@ def execute(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, rec
     import transformers
 
     from ntl import data as layouts
-    from ntl import encodings, evaluation, models, saving, training
+    from ntl import evaluation, models, saving, training
     from ntl.predictors import trivial_answers
 
     transformers.utils.logging.set_verbosity_error()
@@ -84,7 +84,8 @@ def execute(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, rec
 
     # Numbers, model and loss.
     tokenizer = models.tokenizer_source(parts.model, rows["train"])
-    encoding = encodings.build(config["loss"]["encoding"], tokenizer)
+    encoding = parts.encoding(tokenizer)
+    encoding.fit(rows)
     model = models.build(parts.model, encoding, config["seed"])
     model.to("cuda" if torch.cuda.is_available() and parts.train.device == "auto" else "cpu")
     objective = parts.objective(numbers=encoding.numbers)
@@ -93,14 +94,17 @@ def execute(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, rec
     validation = layouts.EncodedDataset(rows["validation"][: parts.train.eval_examples], encoding)
     test_data = {split: layouts.EncodedDataset(tests[split], encoding) for split in tests}
     limit = train_data.longest_answer() + parts.eval.margin
+    counted = {"data": encoding.take_report()}  # such as numbers that were rounded
     everything = {"train": train_data, "validation, while training": validation, **test_data}
     evaluation.check_lengths(model.config, layout, everything, limit)
 
     def answers(state: str) -> dict[str, evaluation.Answers]:
-        return {
+        given = {
             split: evaluation.answer(model, encoding, layout, data, parts.eval, limit, f"{state}: {split}")
             for split, data in test_data.items()
         }
+        counted[state] = encoding.take_report()
+        return given
 
     # The untouched model is scored too: what training adds is a difference.
     answered = {"untrained": answers("untrained")} if parts.eval.untrained else {}
@@ -148,7 +152,7 @@ def execute(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, rec
             "sizes": prepared.manifest["sizes"],
         },
         "model": models.describe(model)
-        | {"best_step": trained.best_step, "max_new_tokens": limit, "encoding": encoding.report},
+        | {"best_step": trained.best_step, "max_new_tokens": limit, "encoding": {when: counts for when, counts in counted.items() if counts}},
         "notes": sorted(
             f"{state}, {split}, {group}: {name} is undefined: {why}"
             for (state, split), score in scores.items()

@@ -16,17 +16,19 @@ from ntl.settings import EvalSettings, ModelSettings, TrainSettings
 
 if TYPE_CHECKING:
     from data_prep.base import Dataset
+    from ntl.encodings import Encoding, TokenizerSource
     from ntl.losses.objectives import Objective
     from ntl.tracking import Tracker
 
 
 @dataclass
 class Parts:
-    """What a run is made of; `objective` still takes the number vocabulary."""
+    """What a run is made of; `objective` still takes the number vocabulary, `encoding` a tokenizer's source."""
 
     model: ModelSettings
     dataset: Dataset
     objective: Callable[..., Objective]
+    encoding: Callable[[TokenizerSource], Encoding]
     train: TrainSettings
     eval: EvalSettings
     tracker: Tracker
@@ -47,7 +49,8 @@ def instantiate(config: Mapping[str, Any]) -> Parts:
         parts = Parts(
             model=_make(config["model"]),
             dataset=_make(config["dataset"]),
-            objective=_make(config["loss"], drop=("encoding",), partially=True),
+            objective=_make(config["loss"], drop=("encoding", "encoding_options"), partially=True),
+            encoding=_encoding(config),
             train=_make(config["train"]),
             eval=_make(config["eval"]),
             tracker=_make(config["logger"]),
@@ -67,16 +70,31 @@ def instantiate(config: Mapping[str, Any]) -> Parts:
     return parts
 
 
-def _check_encoding(config: Mapping[str, Any], parts: Parts) -> None:
-    got, accepted = config["loss"]["encoding"], get_class(config["loss"]["_target_"]).encodings
+def _encoding(config: Mapping[str, Any]) -> Callable[[TokenizerSource], Encoding]:
+    """Return what builds the encoding of a run, once it has a tokenizer."""
+    loss = config["loss"]
+    got, accepted = loss["encoding"], get_class(loss["_target_"]).encodings
     if got not in accepted:
         raise ConfigurationError(
-            f"loss '{config['loss']['name']}' cannot use the encoding '{got}'; it accepts {', '.join(accepted)}"
+            f"loss '{loss['name']}' cannot use the encoding '{got}'; it accepts {', '.join(accepted)}"
         )
-    if config["eval"]["decode"] == "expected" and got != "digits":
-        raise ConfigurationError(
-            f"eval.decode=expected averages digits and needs loss.encoding=digits; got '{got}'"
-        )
+    return _make(_encoding_node(loss), partially=True)
+
+
+def _check_encoding(config: Mapping[str, Any], parts: Parts) -> None:
+    node = _encoding_node(config["loss"])
+    options = {key: value for key, value in node.items() if key != "_target_"}
+    get_class(node["_target_"]).check(
+        family=parts.model.family, answers=parts.dataset.answers, decode=parts.eval.decode, **options
+    )
+
+
+def _encoding_node(loss: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a node that names the encoding's class and options (`loss.encoding_options`, where a loss has them)."""
+    from ntl import encodings
+
+    encoding = encodings.available()[loss["encoding"]]
+    return {**loss.get("encoding_options", {}), "_target_": f"{encoding.__module__}.{encoding.__qualname__}"}
 
 
 def _make(node: Mapping[str, Any], drop: tuple[str, ...] = (), partially: bool = False) -> Any:

@@ -5,7 +5,8 @@ under the logits that predict them (no shift is left to the loss), -100 where no
 begin with `labels` are for the objective, all others for the model's `forward`. A prompt batch holds no answer.
 
 Encodings may give further values per token beside `input_ids` (xVal: the number a token stands for). They travel along
-under their own key, as `decoder_<key>` on the decoder's side and as `labels_<key>` beside the labels.
+under their own key, as `decoder_<key>` on the decoder's side and as `labels_<key>` beside the labels. What an encoding
+names among its `target_pads` is for the objective alone: it comes as `labels_<key>` and in no other form.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class EncodedDataset(torch.utils.data.Dataset):
 
     def __init__(self, rows: Sequence[Row], encoding: Encoding) -> None:
         self.rows = rows
-        self.items = [(encoding.encode(row["question"]), encoding.encode(row["answer"])) for row in rows]
+        self.items = [(encoding.encode(row["question"]), encoding.encode_answer(row["answer"])) for row in rows]
 
     def __len__(self) -> int:
         return len(self.items)
@@ -56,7 +57,7 @@ class EncoderDecoder:
 
     def __init__(self, encoding: Encoding) -> None:
         self.encoding = encoding
-        self.pads = encoding.pad_values
+        self.pads, self.target_pads = encoding.pad_values, encoding.target_pads
         self.end = {"input_ids": encoding.tokenizer.eos_token_id}
         self.start = {"input_ids": encoding.tokenizer.pad_token_id}
 
@@ -69,6 +70,8 @@ class EncoderDecoder:
             main = key == "input_ids"
             batch[f"decoder_{key}"] = _pad(shifted, pad)
             batch["labels" if main else f"labels_{key}"] = _pad(answers, IGNORE if main else pad)
+        for key, pad in self.target_pads.items():
+            batch[f"labels_{key}"] = _pad([[*answer[key], pad] for _, answer in items], pad)
         return batch
 
     def prompt_batch(self, questions: Sequence[Encoded]) -> dict[str, torch.Tensor]:
@@ -85,7 +88,7 @@ class DecoderOnly:
 
     def __init__(self, encoding: Encoding, loss_on: str = "answer") -> None:
         self.encoding = encoding
-        self.pads = encoding.pad_values
+        self.pads, self.target_pads = encoding.pad_values, encoding.target_pads
         self.end = {"input_ids": encoding.tokenizer.eos_token_id}
         self.loss_on_all = loss_on == "all"
         self.separator = encoding.encode("\n")
@@ -93,7 +96,7 @@ class DecoderOnly:
     def train_batch(self, items: Sequence[tuple[Encoded, Encoded]]) -> dict[str, torch.Tensor]:
         """Returns input_ids, attention_mask, labels (B, T), padded on the right; labels[t] is the token after t."""
         batch: dict[str, torch.Tensor] = {}
-        for key, pad in self.pads.items():
+        for key, pad in (self.pads | self.target_pads).items():
             main = key == "input_ids"
             inputs, labels = [], []
             for question, answer in items:
@@ -102,7 +105,8 @@ class DecoderOnly:
                 inputs.append(whole[:-1])
                 unseen = [] if self.loss_on_all else [IGNORE if main else pad] * (len(prompt) - 1)
                 labels.append([*unseen, *whole[1 + len(unseen) :]])
-            batch[key] = _pad(inputs, pad)
+            if key in self.pads:
+                batch[key] = _pad(inputs, pad)
             batch["labels" if main else f"labels_{key}"] = _pad(labels, IGNORE if main else pad)
             if main:
                 batch["attention_mask"] = _mask([len(row) for row in inputs], batch[key].shape[1], left=False)

@@ -111,7 +111,10 @@ def answer(
 
 def _teacher_forced(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> list[metrics.TokenStats]:
     labels = batch["labels"]
-    logits = model(**model_inputs(batch)).logits.float()
+    outputs = model(**model_inputs(batch))
+    if getattr(outputs, "logits", None) is None:  # a model that predicts no tokens has none to be right about
+        return [metrics.TokenStats()] * len(labels)
+    logits = outputs.logits.float()
     losses = cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORE, reduction="none").double().sum(1)
     valid = labels != IGNORE
     correct = ((logits.argmax(-1) == labels) & valid).sum(1)

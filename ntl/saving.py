@@ -40,6 +40,7 @@ def save(folder: Path, trained: Trained, loss_on: str) -> None:
     trained.encoding.save(temporary)
     answering = {
         "encoding": trained.encoding.name,
+        "encoding_options": trained.encoding.options,
         "loss_on": loss_on,
         "beams": trained.eval.beams,
         "decode": trained.eval.decode,
@@ -65,9 +66,10 @@ def load(folder: Path) -> Trained:
         raise ValueError(f"'{folder}' holds no trained model: expected {ANSWERING}, weights and a tokenizer in it")
     answering: dict[str, Any] = json.loads(path.read_text())
     config = transformers.AutoConfig.from_pretrained(folder)
-    auto = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
-    model = auto.from_pretrained(folder)
-    encoding = encodings.build(answering["encoding"], encodings.PretrainedTokenizer(str(folder)))
+    tokenizer = encodings.PretrainedTokenizer(str(folder))
+    encoding = encodings.build(answering["encoding"], tokenizer, **answering["encoding_options"])
+    model = encoding.model_class(config).from_pretrained(folder)
+    encoding.adapt(model)
     encoding.resize(model.config.vocab_size)
     return Trained(
         model=model.eval(),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,7 +16,9 @@ from ntl.encodings.tokenizers import TokenizerSource
 from ntl.numbers import NumberVocabulary
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+    from ntl.data import Row
 
 DECODINGS = ("generate", "expected")
 
@@ -36,23 +39,88 @@ class Encoding:
         tokenizer: a fast tokenizer with end and padding token.
         numbers: the number tokens, for logits as wide as the model's (see `resize`).
         report: counters for the run's record, such as how many numbers were rounded.
+
+    What an encoding can be used with stands in class attributes, which `check` compares with a run's choices:
+        families: of models; None for all.
+        answers: what the answers of a data set may be.
+        decodings: ways to choose the next token.
+        because: the reason for these limits, for the error message.
     """
 
     name: ClassVar[str] = ""
     split_digits: ClassVar[bool] = False
+    families: ClassVar[tuple[str, ...] | None] = None
+    answers: ClassVar[tuple[str, ...]] = ("number", "text")
+    decodings: ClassVar[tuple[str, ...]] = ("generate",)
+    because: ClassVar[str] = ""
 
     def __init__(self, source: TokenizerSource) -> None:
         self.tokenizer = source.load(self.split_digits)
         self.numbers = self._find_numbers()
-        self.report: dict[str, int] = {}
+        self.report: Counter[str] = Counter()
+
+    @classmethod
+    def check(cls, *, family: str, answers: str, decode: str, **options: Any) -> None:
+        """Raise a ValueError for what this encoding cannot be used with, before any work starts.
+
+        Args:
+            family: of the model, as in `ModelSettings.family`.
+            answers: what the data set's answers are, "number" or "text".
+            decode: as in `EvalSettings.decode`.
+            options: of the encoding's constructor, by name.
+        """
+        for what, got, accepted in (
+            ("a model of family", family, cls.families),
+            ("answers that are a", answers, cls.answers),
+            ("eval.decode", decode, cls.decodings),
+        ):
+            if accepted is not None and got not in accepted:
+                raise ValueError(
+                    f"the encoding '{cls.name}' got {what} '{got}', expected {' or '.join(accepted)}"
+                    f"{': ' + cls.because if cls.because else ''}"
+                )
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The constructor's options that make this encoding again, what `fit` has learnt among them; JSON-able."""
+        return {}
+
+    def fit(self, rows: Mapping[str, Sequence[Row]]) -> None:
+        """Check that the rows of each split can be written in this encoding, and learn from `rows["train"]`.
+
+        Raises:
+            ValueError: an answer that cannot be written; the text names split and row.
+        """
+
+    def model_class(self, config: PreTrainedConfig) -> type[PreTrainedModel]:
+        """Return the class of model for `config`: the library's language model, unless an encoding brings its own."""
+        import transformers
+
+        if config.is_encoder_decoder:
+            return transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING[type(config)]
+        return transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+
+    def adapt(self, model: PreTrainedModel) -> None:
+        """Add to a built or loaded model, in place, what is computed and not trained."""
 
     def _find_numbers(self) -> NumberVocabulary:
         return NumberVocabulary.from_tokenizer(self.tokenizer, digits_only=self.split_digits)
+
+    def take_report(self) -> dict[str, int]:
+        """Return what was counted since the last call."""
+        counted = dict(self.report)
+        self.report.clear()
+        return counted
 
     @property
     def pad_values(self) -> dict[str, Any]:
         """What fills up each list that `encode` returns. Labels are filled by length, never by comparing with it."""
         return {"input_ids": self.tokenizer.pad_token_id}
+
+    @property
+    def target_pads(self) -> dict[str, Any]:
+        """What fills up each list of `encode` that only the objective may see: `labels_<key>` in a training batch."""
+        return {}
 
     def encode(self, text: str) -> dict[str, list]:
         """Return `{"input_ids": […]}`, and further lists of the same length where an encoding needs them.
@@ -60,6 +128,10 @@ class Encoding:
         No start or end token is added.
         """
         return {"input_ids": self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids}
+
+    def encode_answer(self, text: str) -> dict[str, list]:
+        """Return what `encode` does, for an answer, where an encoding writes answers in a way of their own."""
+        return self.encode(text)
 
     def decode(self, ids: Sequence[int] | Tensor) -> str:
         """Return the text of (T,) token ids, special tokens and ids beyond the tokenizer's vocabulary left out.
@@ -70,6 +142,24 @@ class Encoding:
         """
         ids = ids.tolist() if isinstance(ids, Tensor) else list(ids)
         return self.tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=True)
+
+    def _join(self, pieces: Iterable[int | str]) -> str:
+        """Return the text of token ids and of texts that stand between them; special tokens are left out."""
+        backend = self.tokenizer.backend_tokenizer
+        special = {index for index, token in backend.get_added_tokens_decoder().items() if token.special}
+        tokens = (
+            piece if isinstance(piece, str) else backend.id_to_token(piece)
+            for piece in pieces
+            if isinstance(piece, str) or piece not in special
+        )
+        return backend.decoder.decode([token for token in tokens if token is not None])
+
+    def _add_tokens(self, tokens: Sequence[str]) -> list[int]:
+        """Add tokens that no text is ever cut into, not even one that spells them, and return their ids."""
+        self.tokenizer.split_special_tokens = True
+        self.tokenizer.backend_tokenizer.encode_special_tokens = True
+        self.tokenizer.add_tokens(list(tokens), special_tokens=True)
+        return self.tokenizer.convert_tokens_to_ids(list(tokens))
 
     def resize(self, vocab_size: int) -> None:
         """Take the model's output width into account, which may exceed the tokenizer's length."""

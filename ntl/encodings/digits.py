@@ -11,3 +11,4 @@ class Digits(Encoding):
 
     name = "digits"
     split_digits = True
+    decodings = ("generate", "expected")

@@ -11,3 +11,4 @@ class Subword(Encoding):
 
     name = "subword"
     split_digits = False
+    because = "expected values are taken over single digits, as loss.encoding=digits has them"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ntl.models.initialisation import initialise
+from ntl.models.initialisation import initialise, seeded
 from ntl.settings import ModelSettings
 
 if TYPE_CHECKING:
@@ -70,29 +70,40 @@ def build(settings: ModelSettings, encoding: Encoding, seed: int) -> PreTrainedM
     Raises:
         ValueError: weights that cannot be had; the text says where they were sought and what to do.
     """
-    import transformers
-
     check(settings)
-    auto = getattr(transformers, "AutoModelForSeq2SeqLM" if settings.family in SEQ2SEQ else "AutoModelForCausalLM")
-    tokens = len(encoding.tokenizer)
     if settings.init == "scratch":
-        model = auto.from_config(scratch_config(settings, encoding))
+        config = scratch_config(settings, encoding)
+        model = encoding.model_class(config)(config)
         initialise(model, seed, encoding.tokenizer.get_vocab())
     else:
-        try:
-            model = auto.from_pretrained(source(settings), revision=settings.revision, dtype="float32")
-        except (OSError, ValueError) as error:
-            first = str(error).strip().splitlines()[0]
-            raise ValueError(
-                f"the weights of model '{settings.name}' could not be read from '{source(settings)}' ({first}); "
-                "give a local folder in the hub's layout by model.path=<folder>, or train the same size from "
-                "scratch by model.init=scratch"
-            ) from error
-        if tokens > model.get_input_embeddings().weight.shape[0]:
-            # Past a multiple of 64, as tensor cores like it and as the published runs did.
-            model.resize_token_embeddings(tokens, pad_to_multiple_of=64)
+        with seeded(seed, "added"):  # what the published weights lack: a head, rows of new tokens
+            model = _read(settings, encoding)
     _use_token_ids(model, encoding)
+    encoding.adapt(model)
     encoding.resize(model.config.vocab_size)
+    return model
+
+
+def _read(settings: ModelSettings, encoding: Encoding) -> PreTrainedModel:
+    """Read published weights and make room for the encoding's tokens."""
+    import transformers
+
+    try:
+        config = transformers.AutoConfig.from_pretrained(source(settings), revision=settings.revision)
+        model = encoding.model_class(config).from_pretrained(
+            source(settings), revision=settings.revision, dtype="float32"
+        )
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"the weights of model '{settings.name}' could not be read from '{source(settings)}' ({first}); "
+            "give a local folder in the hub's layout by model.path=<folder>, or train the same size from "
+            "scratch by model.init=scratch"
+        ) from error
+    tokens = len(encoding.tokenizer)
+    if tokens > model.get_input_embeddings().weight.shape[0]:
+        # Past a multiple of 64, as tensor cores like it and as the published runs did.
+        model.resize_token_embeddings(tokens, pad_to_multiple_of=64)
     return model
 
 
@@ -111,7 +122,8 @@ def scratch_config(settings: ModelSettings, encoding: Encoding | None) -> PreTra
 def _use_token_ids(model: PreTrainedModel, encoding: Encoding) -> None:
     """Tell the model and its generation which ids pad, end and start a text."""
     tokenizer = encoding.tokenizer
-    for config in (model.config, model.generation_config):
+    configs = (model.config, model.generation_config)
+    for config in filter(None, configs):  # a model that predicts no tokens has nothing to generate with
         config.pad_token_id = tokenizer.pad_token_id
         config.eos_token_id = tokenizer.eos_token_id
         if model.config.is_encoder_decoder:

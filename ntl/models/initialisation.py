@@ -9,7 +9,8 @@ every module draws from a stream seeded by (seed, its name), and every row of a 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -19,6 +20,14 @@ def stream_seed(seed: int, *names: str) -> int:
     """A 63-bit seed from a run's seed and names."""
     digest = hashlib.sha256("\0".join([str(seed), *names]).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
+
+
+@contextmanager
+def seeded(seed: int, *names: str) -> Iterator[None]:
+    """Draw from a stream of its own in this block, and leave the global random state as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_seed(seed, *names))
+        yield
 
 
 @torch.no_grad()
@@ -31,13 +40,15 @@ def initialise(model: nn.Module, seed: int, tokens: Mapping[str, int] | None = N
         tokens: token → id. Rows of the input embedding (and of an untied output layer) are drawn by token; rows of
             ids that no token has are drawn by id.
 
-    The global random state is left as it was.
+    A language model and its body alone (GPT-2's `transformer.h.0` and `h.0`) draw the same weights. The global random
+    state is left as it was.
     """
+    body = f"{model.base_model_prefix}."
     with torch.random.fork_rng(devices=[]):
         # A composite module may draw its children's weights with a spread of its own (T5's attention does), and has
         # the last word, as in the library: so children come first.
         for name, module in reversed(list(model.named_modules())):
-            torch.manual_seed(stream_seed(seed, name))
+            torch.manual_seed(stream_seed(seed, name.removeprefix(body)))
             model._init_weights(module)
         if tokens is not None:
             config = model.config

@@ -5,6 +5,7 @@ import tiny
 import torch
 
 from ntl.data import IGNORE, EncodedDataset, layout_for, model_inputs
+from ntl.encodings import Encoding
 from ntl.losses.objectives import CrossEntropy
 from ntl.settings import EvalSettings
 
@@ -91,16 +92,19 @@ def test_prompts_are_padded_on_the_side_that_generation_goes_on_from():
         assert left["attention_mask"][index][-1] == 1
 
 
-class WithValues:
-    """An encoding that gives a second value per token: its position, counted from 1; 0.5 fills up."""
+class WithValues(Encoding):
+    """An encoding that gives a second value per token (its position, counted from 1; 0.5 fills up) and a target."""
+
+    pad_values = {"input_ids": PAD, "values": 0.5}
+    target_pads = {"goal": -1.5}
 
     def __init__(self):
         self.tokenizer = tiny.encoding().tokenizer
-        self.pad_values = {"input_ids": PAD, "values": 0.5}
 
     def encode(self, text):
         ids = tokens(text)
-        return {"input_ids": ids, "values": [float(n) for n in range(1, len(ids) + 1)]}
+        values = [float(n) for n in range(1, len(ids) + 1)]
+        return {"input_ids": ids, "values": values, "goal": [10 * value for value in values]}
 
 
 @pytest.mark.parametrize("loss_on", ["answer", "all"])
@@ -128,7 +132,16 @@ def test_further_values_travel_with_their_tokens(family, loss_on):
         side = "decoder_" if family == "t5" else ""
         seen = pairs(batch[f"{side}input_ids"], batch[f"{side}values"])[index]
         assert all(pair in seen for pair in of(answer))
+        goals = batch["labels_goal"][index][labelled_mask(batch)[index]].tolist()
+        assert goals[-len(of(answer)) - 1 :] == [*(10 * value for _, value in of(answer)), -1.5]
+        assert (batch["labels_goal"][index][~labelled_mask(batch)[index]] == -1.5).all()
     assert set(model_inputs(batch)) == {key for key in batch if not key.startswith("labels")}
+    # a target is nowhere but beside the labels
+    assert [key for key in (*batch, *prompt) if "goal" in key] == ["labels_goal"]
+
+
+def labelled_mask(batch):
+    return batch["labels"] != IGNORE
 
 
 def test_the_longest_answer_counts_its_end_token():
