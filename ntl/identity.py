@@ -149,7 +149,7 @@ def _canonical_node(value: Any, where: str) -> Any:
             if (key == "name" and is_group) or (option and not option.identity):
                 continue
             item = _canonical_node(item, f"{where}.{key}")
-            if option is None or option.default is None or _dump(item) != option.default:
+            if option is None or _dump(item) != option.default:
                 node[str(key)] = item
         return node
     if isinstance(value, Enum):

@@ -118,7 +118,6 @@ class Run:
                     f"run {self.id} failed before ({reason.get('type')}: {reason.get('message')}). Give retry=true to "
                     "run it again."
                 )
-            records.remove_leftovers(self.folder)
             if status == "failed":
                 self._set_failure_aside()
             # Says whose work this is while there is no record (`python -m experiments status`).

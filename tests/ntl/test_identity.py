@@ -90,7 +90,7 @@ DIFFERENT = {
     "architecture": {"model__architecture": {"d_model": 64}},
     "a name inside options": {"model__architecture": {"name": "x"}},
     "a key that no signature knows": {"loss__extra": 1},
-    "beams": {"eval__beams": 1},
+    "beams": {"eval__beams": 7},
 }
 
 

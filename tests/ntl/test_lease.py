@@ -68,7 +68,8 @@ def test_a_stopped_owner_on_this_machine_is_alive(tmp_path, owner):
 
 def test_a_killed_owner_is_taken_over_at_once_and_it_is_said(tmp_path, owner, caplog):
     owner.kill()  # not waited for: a zombie is dead too
-    while newest(tmp_path)[1].alive(0.0):
+    deadline = time.monotonic() + 20
+    while newest(tmp_path)[1].alive(0.0) and time.monotonic() < deadline:
         time.sleep(0.01)
     lease = Lease(tmp_path, "run x").acquire()
     assert lease.taken_from.pid == owner.pid

@@ -294,7 +294,7 @@ run.finish(dict(RECORD, environment=dict(), code=dict()), HISTORY, PREDICTIONS)
         assert process.returncode == -signal.SIGKILL, process.stderr.read()
         if run.status() == "finished":
             assert records.read_history(run.folder)["ce"].tolist() == [2.0, 1.0]
-            for path in run.folder.glob("*.*"):
+            for path in run.folder.glob("[!.]*"):
                 path.unlink()
         kills += 1
     assert kills >= 10

@@ -308,6 +308,24 @@ def test_an_error_of_wandb_is_said_and_ends_no_run(tmp_path, monkeypatch, caplog
     assert caplog.text.count("out of order") == 1
 
 
+def test_what_the_server_knows_is_not_sent_again(tmp_path, monkeypatch):
+    import wandb
+
+    sent = []
+
+    class Run:
+        offline, starting_step, summary, url = False, 5, {}, "https://wandb.example.org/x"
+
+        def log(self, values, step):
+            sent.append((step, values))
+
+        def finish(self, **_): ...
+
+    monkeypatch.setattr(wandb, "init", lambda **_: Run())
+    track(tmp_path, history=[*HISTORY[:6], {"step": 6, "eval_ce": 0.5}], rows=HISTORY[6:], mode="online")
+    assert [step for step, _ in sent] == [5, 6, 6, 7, 8]
+
+
 def test_without_wandb_a_run_goes_on(tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "wandb", None)
     track(tmp_path)
