@@ -7,6 +7,7 @@ scores → record. What each step does is in the module it calls.
 from __future__ import annotations
 
 import logging
+import os
 import resource
 import sys
 import time
@@ -33,7 +34,10 @@ log = logging.getLogger("run")
 def main(_: DictConfig) -> None:
     """Hydra's part: launch one job per run. Each job composes its own configuration, its arm's overrides included."""
     job = HydraConfig.get()
-    run(configuration.compose(list(job.overrides.task)), one_thread="joblib" in job.launcher._target_)
+    at_once = "joblib" in job.launcher._target_
+    if at_once:  # each process has a line of its own for its progress bar
+        os.environ.setdefault("TQDM_POSITION", str(job.job.num % (os.cpu_count() or 1)))
+    run(configuration.compose(list(job.overrides.task)), one_thread=at_once)
 
 
 def run(config: Mapping[str, Any], one_thread: bool = False) -> None:
@@ -100,7 +104,7 @@ def execute(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, rec
 
     def answers(state: str) -> dict[str, evaluation.Answers]:
         given = {
-            split: evaluation.answer(model, encoding, layout, data, parts.eval, limit, f"{state}: {split}")
+            split: evaluation.answer(model, encoding, layout, data, parts.eval, limit, f"{record.id}: {state}, {split}")
             for split, data in test_data.items()
         }
         counted[state] = encoding.take_report()
@@ -113,7 +117,16 @@ def execute(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, rec
     with parts.tracker as tracker:
         tracker.start(record.id, config, training.history(folder), record.work)
         trained = training.train(
-            model, layout, objective, train_data, validation, parts.train, config["seed"], folder, tracker.log
+            model,
+            layout,
+            objective,
+            train_data,
+            validation,
+            parts.train,
+            config["seed"],
+            folder,
+            tell=tracker.log,
+            title=record.id,
         )
         start = time.perf_counter()
         answered["trained"] = answers("trained")
@@ -152,7 +165,11 @@ def execute(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, rec
             "sizes": prepared.manifest["sizes"],
         },
         "model": models.describe(model)
-        | {"best_step": trained.best_step, "max_new_tokens": limit, "encoding": {when: counts for when, counts in counted.items() if counts}},
+        | {
+            "best_step": trained.best_step,
+            "max_new_tokens": limit,
+            "encoding": {when: counts for when, counts in counted.items() if counts},
+        },
         "notes": sorted(
             f"{state}, {split}, {group}: {name} is undefined: {why}"
             for (state, split), score in scores.items()

@@ -18,11 +18,10 @@ _FOLDER = Path(__file__).resolve().parent
 
 
 def module_name(experiment: str) -> str | None:
-    """The module that says what an experiment shows, or None (a calibration shows nothing)."""
+    """The module that says what an experiment shows, or None."""
     scale, _, base = experiment.rpartition("/")
-    if scale not in ("", *SCALES) or not (_FOLDER / f"{base}.py").exists():
-        return None
-    return f"{__package__}.{base}"
+    path = base if scale in SCALES else experiment
+    return f"{__package__}.{path.replace('/', '.')}" if (_FOLDER / f"{path}.py").exists() else None
 
 
 def module(experiment: str) -> ModuleType:

@@ -213,11 +213,23 @@ class _Tell(TrainerCallback):
 
 
 class _Bar(ProgressCallback):
-    """The library's progress bar, with the loss beside it instead of a line for every logged row."""
+    """The library's progress bar, with a title and the loss beside it instead of a line for every logged row."""
+
+    def __init__(self, title: str) -> None:
+        super().__init__()
+        self.title = title
+
+    def on_train_begin(self, args: TrainingArguments, state: Any, control: Any, **rest: Any) -> None:
+        super().on_train_begin(args, state, control, **rest)
+        if self.training_bar is not None:
+            self.training_bar.set_description(self.title)
 
     def on_log(self, args: TrainingArguments, state: Any, control: Any, logs: dict[str, float], **_: Any) -> None:
         if state.is_world_process_zero and self.training_bar is not None and "loss" in logs:
             self.training_bar.set_postfix(loss=f"{logs['loss']:.4g}", refresh=False)
+
+    def on_prediction_step(self, *_: Any, **__: Any) -> None:
+        """No bar for validations: they are short, and several runs may share a terminal."""
 
 
 def check(settings: TrainSettings) -> None:
@@ -308,11 +320,13 @@ def train(
     seed: int,
     folder: Path,
     tell: Callable[[int, dict[str, float]], None] = lambda step, values: None,
+    title: str = "training",
 ) -> TrainResult:
     """Train `model` in place, from its last whole checkpoint below `folder` where there is one.
 
     Args:
         tell: called with (step, values) for every row that is logged.
+        title: of the progress bar.
 
     Raises:
         Stopped: the process was asked to stop; a checkpoint was saved.
@@ -333,7 +347,7 @@ def train(
             callbacks=[_Seal(), stop, _Tell(tell)],
         )
         if trainer.pop_callback(ProgressCallback) is not None:
-            trainer.add_callback(_Bar())
+            trainer.add_callback(_Bar(title))
         start = time.perf_counter()
         before = 0
         if resume is not None:
