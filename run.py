@@ -59,16 +59,27 @@ def run(config: Mapping[str, Any], one_thread: bool = False) -> None:
     log.info("%s: %s", identity, f"{todo}, it is {record.status()}" if todo == "skip" else todo)
     if todo == "skip":
         return
-    with record.lease(retry=config["retry"]):
-        try:
-            execute(config, parts, prepared, record)
-        except runs.RecordNotWritten:
-            raise
-        except Exception as error:
-            record.fail(error)
-            log.error("%s: failed: %s", identity, error)
-            raise
+    try:
+        with record.lease(retry=config["retry"]):
+            execute_or_fail(config, parts, prepared, record)
+    except (runs.RunBusy, runs.RunDone) as reason:
+        log.info("%s: skip, %s", identity, reason)
+        return
     log.info("%s: recorded in %s", identity, record.folder)
+
+
+def execute_or_fail(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, record: Run) -> None:
+    """Execute; a run that cannot go on is recorded as failed with its reason, and other runs go on."""
+    from ntl import runs
+
+    try:
+        execute(config, parts, prepared, record)
+    except (runs.RecordNotWritten, runs.LeaseLost):
+        raise  # nothing can be recorded, or it is another process's to record
+    except Exception as error:
+        record.fail(error)
+        log.error("%s: failed: %s", record.id, error)
+        raise
 
 
 def execute(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, record: Run) -> None:

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[1]
+
 # Imports of what is slow to load stand in the functions, so that --help and a misspelt word are answered at once.
 
 
@@ -15,7 +17,12 @@ def tables(args: argparse.Namespace) -> int:
     """write results/tables/NAME.{md,csv,tex}"""
     from experiments.tables import write
 
-    return _write(args, "TABLES", write, "tables")
+    code = _write(args, "TABLES", write, "tables")
+    if args.results == ROOT / "results":
+        from experiments.readme import refresh
+
+        refresh(ROOT / "README.md", ROOT)
+    return code
 
 
 def figures(args: argparse.Namespace) -> int:
@@ -75,7 +82,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace | int:
-    root = Path(__file__).resolve().parents[1]
     width = max(map(len, COMMANDS))
     described = "\n".join(f"  {name:{width}}  {function.__doc__}" for name, function in COMMANDS.items())
     parser = argparse.ArgumentParser(
@@ -88,8 +94,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace | int:
     parser.add_argument("command", nargs="?", help=argparse.SUPPRESS)
     parser.add_argument("names", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument("--show", action="store_true", help="print the tables as well")
-    parser.add_argument("--results", type=Path, default=root / "results", help="where records lie and tables go")
-    parser.add_argument("--outputs", type=Path, default=root / "outputs", help="where runs work (for status)")
+    parser.add_argument("--results", type=Path, default=ROOT / "results", help="where records lie and tables go")
+    parser.add_argument("--outputs", type=Path, default=ROOT / "outputs", help="where runs work (for status)")
     args = parser.parse_intermixed_args(arguments)
     if args.command is not None and args.command not in COMMANDS:
         near = difflib.get_close_matches(args.command, COMMANDS, cutoff=0.5)
