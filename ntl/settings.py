@@ -37,8 +37,8 @@ class ModelSettings:
 class TrainSettings:
     """How a run is trained. Steps count optimizer updates; the defaults suit the small models on one CPU core."""
 
-    steps: int = 1600
-    batch_size: int = 128
+    steps: int = 1800
+    batch_size: int = 64
     accumulate: int = 1  # micro-batches per step; batch_size is the size of one micro-batch
     learning_rate: float = 1e-3
     warmup_steps: int = 200
@@ -47,7 +47,7 @@ class TrainSettings:
     weight_decay: float = 0.01
     max_grad_norm: float = 1.0
     precision: str = "fp32"  # "fp32", "bf16" or "fp16"
-    eval_every: int = 400  # steps between validations
+    eval_every: int = 450  # steps between validations
     eval_examples: int | None = None  # validation questions used while training; None for all
     keep_best: bool = True  # end with the checkpoint of the lowest validation loss part named by the objective
     log_every: NotIdentity[int] = 50
