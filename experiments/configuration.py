@@ -91,19 +91,21 @@ def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
         ConfigurationError: an unknown key, choice or arm, or a value of the wrong type.
     """
     overrides = list(overrides)
-    check_overrides(overrides)
-    config = _compose(overrides)
-    if config["arm"] is not None:
-        if config["arm"] not in config["arms"]:
+    parsed = _parse(overrides)
+    experiment = _compose_checked([o.input_line for o in parsed if _top(o) in ("experiment", "arms")])
+    arm = next((o.value() for o in parsed if o.get_key_element() == "arm"), experiment["arm"])
+    if arm is not None:
+        arms = experiment["arms"]
+        if str(arm) not in arms:
             raise ConfigurationError(
-                did_you_mean(f"arm of experiment '{config['experiment']}'", str(config["arm"]), config["arms"])
-                if config["arms"]
-                else f"got arm={config['arm']} without an experiment; name one, e.g. experiment=ablation"
+                did_you_mean(f"arm of experiment '{experiment['experiment']}'", str(arm), arms)
+                if arms
+                else f"got arm={arm} without an experiment; name one, e.g. experiment=ablation"
             )
         given = {_key(override) for override in overrides}
-        arm = [override for override in config["arms"][config["arm"]] if _key(override) not in given]
-        check_overrides([*arm, *overrides])
-        config = _compose([*arm, *overrides])
+        overrides = [*(override for override in arms[str(arm)] if _key(override) not in given), *overrides]
+    check_overrides(overrides)
+    config = _compose(overrides)
     del config["arms"], config["seeds"]  # an experiment's, not the run's
     for name, settings in SETTINGS.items():
         config[name]["_target_"] = f"{settings.__module__}.{settings.__qualname__}"
@@ -136,16 +138,7 @@ def check_overrides(overrides: Sequence[str]) -> None:
     """Raise a ConfigurationError with the nearest valid names for the first unknown key or choice."""
     parsed = _parse(overrides)
     groups = _groups()
-    selections = []
-    for override in parsed:
-        key = override.get_key_element().lstrip("+~").partition("@")[0]
-        if key in groups:
-            for choice in _values(override):
-                if choice not in choices(key):
-                    raise ConfigurationError(did_you_mean(key, choice, choices(key)))
-            if not override.is_sweep_override() and not override.is_delete():
-                selections.append(override.input_line)
-    known = set(_keys(_compose_checked(selections)))
+    known = set(_keys(_compose_checked(check_choices(parsed))))
     for override in parsed:
         key = override.get_key_element()
         if key[0] in "+~" or key.partition("@")[0] in groups or key.startswith("hydra"):
@@ -155,27 +148,49 @@ def check_overrides(overrides: Sequence[str]) -> None:
             raise ConfigurationError(did_you_mean("key", key, known | groups) + hint)
 
 
+def check_choices(parsed: Sequence[Override]) -> list[str]:
+    """Return those overrides that choose from a group; raise a ConfigurationError for the first unknown choice."""
+    groups = _groups()
+    selections = []
+    for override in parsed:
+        key = override.get_key_element().lstrip("+~").partition("@")[0]
+        if key in groups:
+            for choice in _values(override):
+                if choice not in choices(key):
+                    raise ConfigurationError(did_you_mean(key, choice, choices(key)))
+            if not override.is_sweep_override() and not override.is_delete():
+                selections.append(override.input_line)
+    return selections
+
+
 def compose_all(arguments: Sequence[str]) -> list[dict[str, Any]]:
-    """Compose the configurations that a command line names: each arm of a sweep, at the first value of other keys.
+    """Compose the configurations that a command line names: each arm of a sweep, and each value of other swept keys.
+
+    Keys are varied one at a time, the others at their first value: what is wrong with a value shows in any combination.
 
     Raises:
         ConfigurationError: for the first that cannot be composed.
     """
-    overrides = [a for a in arguments if not a.startswith("-")]
-    check_overrides(overrides)
-    parsed = _parse(overrides)
+    parsed = _parse([a for a in arguments if not a.startswith("-")])
+    check_choices(parsed)
     swept = {o.get_key_element(): list(_values(o)) for o in parsed if o.is_sweep_override()}
     fixed = [o.input_line for o in parsed if not o.is_sweep_override()]
-    config = _compose_checked(fixed)
+    chosen = [o for o in parsed if not o.is_sweep_override() and _top(o) in ("experiment", "arms", "arm", "seeds")]
+    config = _compose_checked([o.input_line for o in chosen])
     sweep = {"-m", "--multirun"} & set(arguments)
     if config["arm"] is None and config["arms"] and not sweep:
         raise ConfigurationError(
             f"experiment '{config['experiment']}' has several arms; add -m to run them all, or arm=<one of "
             f"{', '.join(config['arms'])}>"
         )
-    arms = swept.pop("arm", [config["arm"]] if config["arm"] is not None else list(config["arms"]) or [None])
-    first = [f"{key}={values[0]}" for key, values in swept.items() if values]
-    return [compose([*fixed, *first, *([f"arm={arm}"] if arm is not None else [])]) for arm in arms]
+    if sweep and config["arm"] is None and config["arms"]:
+        swept.setdefault("arm", list(config["arms"]))
+        swept.setdefault("seed", list(map(str, config["seeds"])))
+    if not sweep and swept:
+        raise ConfigurationError(f"got several values of {', '.join(swept)}; add -m to run them all")
+    first = {key: values[0] for key, values in swept.items() if values}
+    varied = [first] + [first | {key: value} for key, values in swept.items() for value in values[1:]]
+    return [compose([*fixed, *(f"{key}={value}" for key, value in values.items())]) for values in varied]
 
 
 def _compose_checked(overrides: Sequence[str]) -> dict[str, Any]:
@@ -218,6 +233,10 @@ def _groups() -> set[str]:
 
 def _key(override: str) -> str:
     return override.partition("=")[0].lstrip("+~")
+
+
+def _top(override: Override) -> str:
+    return override.get_key_element().lstrip("+~").partition(".")[0]
 
 
 def _values(override: Any) -> list[str]:

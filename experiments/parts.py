@@ -46,6 +46,8 @@ def instantiate(config: Mapping[str, Any]) -> Parts:
     from ntl.numbers import NumberVocabulary
 
     try:
+        if not isinstance(config["seed"], int) or config["seed"] < 0:
+            raise ValueError(f"seed: got {config['seed']}, expected an integer of at least 0")
         parts = Parts(
             model=_make(config["model"]),
             dataset=_make(config["dataset"]),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
+import json
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +51,38 @@ def check(settings: ModelSettings) -> None:
         )
     if settings.path is not None and not Path(settings.path).is_dir():
         raise ValueError(f"model.path: '{settings.path}' is no folder; give one in the hub's layout (config.json, …)")
+    if settings.tokenizer == "bpe" and settings.vocab_size < 258:
+        raise ValueError(
+            f"model.vocab_size: got {settings.vocab_size}, expected at least 258: bytes and specials"
+        )
+    if settings.init == "scratch":
+        _check_architecture(settings.family, json.dumps(settings.architecture, sort_keys=True))
+
+
+@cache
+def _check_architecture(family: str, architecture: str) -> None:
+    """Build the model without its weights: the library takes any key, and says late what does not fit."""
+    import torch
+    import transformers
+
+    options = json.loads(architecture)
+    known = vars(_config_class(family)()) | _config_class(family).attribute_map
+    for key in options:
+        if key not in known:
+            near = difflib.get_close_matches(key, known) or sorted(known)
+            raise ValueError(f"model.architecture: unknown key '{key}'; nearest: {', '.join(near)}")
+    auto = getattr(transformers, "AutoModelForSeq2SeqLM" if family in SEQ2SEQ else "AutoModelForCausalLM")
+    try:
+        with torch.device("meta"):
+            auto.from_config(_config_class(family)(**options))
+    except Exception as error:  # the library raises all kinds
+        raise ValueError(f"model.architecture: no {family} model can be built of {options} ({error})") from error
+
+
+def _config_class(family: str) -> type[PreTrainedConfig]:
+    import transformers
+
+    return {"t5": transformers.T5Config, "gpt2": transformers.GPT2Config}[family]
 
 
 def tokenizer_source(settings: ModelSettings, rows: Sequence[Row]) -> TokenizerSource:
