@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import gzip
 import hashlib
 import importlib
 import inspect
@@ -90,8 +91,11 @@ def check_row(row: Any, answers: str, where: str) -> Row:
 
 
 def text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the numbers (from 1) and texts of a UTF-8 file's lines; DataError names the line that is no UTF-8."""
-    with open(path, "rb") as file:
+    """Yield the numbers (from 1) and texts of a UTF-8 file's lines, unpacked if its name ends in `.gz`.
+
+    Raises DataError for a line that is no UTF-8, by its number.
+    """
+    with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
@@ -99,19 +103,32 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
                 raise DataError(f"{path}, line {number}: not UTF-8 ({error.reason}). Save the file as UTF-8.") from None
 
 
-def read_jsonl(path: Path, answers: str = "text") -> Iterator[Row]:
-    """Yield the checked rows of a file with one JSON object a line; DataError names the file and line of a bad one."""
+def published_file(folder: Path, *names: str) -> Path:
+    """Return the first of the named files that `folder` holds; DataError if it holds none."""
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise DataError(f"{folder / names[0]}: missing. Put the published file there, or choose another source.")
+
+
+def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield where it stands, as `file, line n`, and the value of each line of JSON; DataError names one that is not."""
     for number, line in text_lines(path):
         where = f"{path}, line {number}"
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            yield where, json.loads(line)
         except json.JSONDecodeError as error:
             raise DataError(
                 f"{where}: not JSON ({error.msg} at column {error.colno}): {line.strip()[:80]!r}. "
                 "Expected one object a line; correct or remove this line."
             ) from None
+
+
+def read_jsonl(path: Path, answers: str = "text") -> Iterator[Row]:
+    """Yield the checked rows of a file with one JSON object a line; DataError names the file and line of a bad one."""
+    for where, row in json_lines(path):
         yield check_row(row, answers, where)
 
 

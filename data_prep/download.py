@@ -13,6 +13,7 @@ from typing import Any
 from data_prep.base import DataError, file_sha256, locked, progress_bar
 
 TRIES = 8  # transfers that may break before giving up
+UNANSWERED = 3  # of them, if no server has answered at all
 PAUSE = 1.0  # seconds before the second transfer, doubled each time up to 30
 
 
@@ -25,6 +26,7 @@ class ResumingDownloader:
 
     def __init__(self, partial: Path, progress: bool = True) -> None:
         self.partial, self.progress = partial, progress
+        self.answered = False
 
     def __call__(self, url: str, output_file: str, pooch: Any) -> None:
         import requests
@@ -35,7 +37,8 @@ class ResumingDownloader:
                 break
             except requests.RequestException as error:
                 status = getattr(error.response, "status_code", None)
-                if failures == TRIES - 1 or (status is not None and status < 500):
+                last = min(TRIES, TRIES if self.answered else UNANSWERED) - 1
+                if failures >= last or (status is not None and status < 500):
                     size = self.partial.stat().st_size if self.partial.exists() else 0
                     raise DataError(
                         f"cannot download {url}: {error}. {size:,} bytes are kept, and the next attempt continues from "
@@ -56,6 +59,7 @@ class ResumingDownloader:
         have = self.partial.stat().st_size if self.partial.exists() and self.tag.exists() else 0
         ask = {"Range": f"bytes={have}-", "If-Range": self.tag.read_text()} if have else {}
         with requests.get(url, headers=ask | {"Accept-Encoding": "identity"}, stream=True, timeout=60) as response:
+            self.answered = True
             if response.status_code == 416:  # nothing after what is here
                 if response.headers.get("Content-Range") == f"bytes */{have}":
                     return None  # it is all

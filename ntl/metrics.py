@@ -24,8 +24,9 @@ name                          definition, over all questions of a group unless s
 `r2`                          1 − Σ(p − y)²/Σ(y − ȳ)², pooled over the group
 `pearson`, `spearman`         correlations of p and y
 `…_filled`                    the ten above (`mae` … `spearman`) with `fill` for every answer without a number
-`bleu`, `rouge1`              texts only: sacrebleu's corpus BLEU (13a tokens) divided by 100, and the mean over
-                              questions of the ROUGE-1 F1 of rouge-score (no stemming)
+`bleu`, `rouge1`              texts, and numbers whose references hold words (whole solutions): sacrebleu's corpus
+                              BLEU (13a tokens) divided by 100, and the mean over questions of the ROUGE-1 F1 of
+                              rouge-score (no stemming)
 `cut`                         share of answers that ended at the generation limit
 `token_accuracy`              share of reference tokens predicted right under teacher forcing, padding excluded
 `perplexity`                  exp of the mean negative log-likelihood of a reference token, padding excluded
@@ -45,6 +46,7 @@ One that does not apply (BLEU of numbers, `cut` where nobody counted) is absent.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Context, Decimal, localcontext
@@ -342,6 +344,8 @@ class _NumberRows:
         self.filled = None
         if fill is not None:
             self.filled = clip([Decimal(fill) if answer is None else answer for answer in answers], self.labels)
+        words = any(re.search("[A-Za-z]", text) for text in references)
+        self.texts = _TextRows(generated, references) if words else None
 
     def definitions(self, index: np.ndarray) -> Definitions:
         kept = index[self.answered[index]]
@@ -357,6 +361,7 @@ class _NumberRows:
             return _FUNCTIONS[name](self.filled[index], self.labels[index])
 
         return {
+            **(self.texts.definitions(index) if self.texts else {}),
             "accuracy": lambda: np.mean(self.right[index]),
             "accuracy_isclose": lambda: np.mean(self.close[index]),
             "no_number": lambda: np.mean(~self.answered[index]),

@@ -332,6 +332,14 @@ def test_text_metrics():
     assert got["rouge1"] == pytest.approx((5 / 6 + 1 + 1) / 3)
 
 
+def test_solutions_are_scored_as_numbers_and_as_texts():
+    references = ["She pays 2 + 1 = 3 coins.\n#### 3", "So there are 14 of them.\n#### 14"]
+    generated = ["She pays 2 + 1 = 3 coins.\n#### 3", "So there are 41 of them.\n#### 41"]
+    got, texts = all_of(generated, references), all_of(generated, references, kind="text")
+    assert got["accuracy"] == 0.5 and got["mae"] == 13.5
+    assert 0 < got["bleu"] == texts["bleu"] < 1 and 0 < got["rouge1"] == texts["rouge1"] < 1
+
+
 def test_bleu_is_the_corpus_value_not_the_mean_over_questions():
     references = ["one two three four five six seven eight nine ten", "red green blue black"]
     generated = ["one two three four five six seven eight nine ten", "yes no maybe never"]

@@ -1,0 +1,262 @@
+"""Anyone's questions and answers, from files: `dataset=custom dataset.train=a.jsonl dataset.test=b.csv`.
+
+A file is jsonl (one object a line), csv or tsv (with a header; quoted as spreadsheets do), or parquet. It has a column
+of questions and one of answers; other columns are left out. Numbers that are no text become plain decimals. All rows
+are read before any work starts, and bad ones are listed by file and line.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+import math
+import random
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from data_prep.base import DataError, Dataset, Row, Work, file_sha256, nearest, one_of, text_lines, whole
+from ntl.settings import NotIdentity
+
+SHOWN = 10  # bad rows in a message
+KINDS = ("auto", "number", "text")
+_NUMBER = re.compile(r"\s*[+-]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*")
+_LIKE_NUMBER = re.compile(r"[^A-Za-z]*[0-9][^A-Za-z]*")
+# The last number of an answer, written so that it would be read as another: 1,234 as 234, 1e5 as 5.
+_MISREAD = re.compile(r"[0-9](?:,[0-9]{3}(?:\.[0-9]+)?|[eE][+-]?[0-9]+)[^0-9]*$")
+
+
+class Read(NamedTuple):
+    """A line or row of a file: where it stands, and its question and answer or what is wrong with it."""
+
+    where: str
+    row: Row | None
+    complaint: str | None = None
+
+
+@dataclass
+class Custom(Dataset):
+    """Options of `conf/dataset/custom.yaml`. `answers` is "number" or "text" once `check` has looked at the files."""
+
+    sources: ClassVar = {"files": "train=FILE test=FILE [validation=FILE]: jsonl, csv, tsv or parquet"}
+    licence: ClassVar = "the files' own"
+
+    name: str = "custom"
+    source: NotIdentity[str] = "files"
+    train: NotIdentity[str | None] = None
+    validation: NotIdentity[str | None] = None
+    test: NotIdentity[str | None] = None
+    question_column: NotIdentity[str] = "question"
+    answer_column: NotIdentity[str] = "answer"
+    answers: str = "auto"
+    validation_share: float = 0.1
+    seed: int = 0
+
+    def check(self) -> None:
+        super().check()
+        one_of("answers", self.answers, KINDS)
+        whole("seed", self.seed, 0)
+        share = self.validation_share
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
+            raise ValueError(f"validation_share: got {share!r}, expected a number between 0 and 1.")
+        if self.folder and not Path(self.folder).is_dir():
+            raise ValueError(f"folder: got {self.folder!r}, which is no folder; expected the one that holds the files.")
+        reads = [read for path in self.files().values() for read in self._read(path)]
+        kind = kind_of(reads) if self.answers == "auto" else self.answers
+        bad = [f"\n  {read.where}: {problem}" for read in reads if (problem := complaint(read, kind))]
+        if bad:
+            more = f"\n  … and {len(bad) - SHOWN:,} more" if len(bad) > SHOWN else ""
+            raise DataError(
+                f"{self.name}: {len(bad):,} of {len(reads):,} rows cannot be used. Correct or remove them:"
+                + "".join(bad[:SHOWN])
+                + more
+            )
+        self.answers = kind
+
+    def files(self) -> dict[str, Path]:
+        """Return the file of each split that has one; ValueError if one is missing or of an unknown kind."""
+        files = {}
+        for split in ("train", "validation", "test"):
+            name = getattr(self, split)
+            if name is None and split == "validation":
+                continue
+            kinds = ", ".join(READERS)
+            if not name:
+                raise ValueError(f"{split}: got no file, expected {split}=FILE ({kinds}).")
+            path = Path(self.folder or "", str(name))
+            if path.suffix.lower() not in READERS:
+                raise ValueError(f"{split}: got {name!r}, expected a file whose name ends in {kinds}.")
+            if not path.is_file():
+                raise ValueError(f"{split}: got {name!r}, but there is no such file; expected {split}=FILE.")
+            files[split] = path
+        return files
+
+    def stamp(self) -> Any:
+        files = {split: file_sha256(path) for split, path in self.files().items()}
+        return [files, self.question_column, self.answer_column]
+
+    def produce(self, work: Work) -> Iterator[tuple[str, Iterable[Row]]]:
+        files = self.files()
+        work.source["files"] = {split: {"name": p.name, "sha256": file_sha256(p)} for split, p in files.items()}
+        rows = {split: [read.row for read in self._read(path)] for split, path in files.items()}
+        yield "test", rows["test"]
+        if "validation" not in rows:
+            # All rows of one question stay together, and a test question is no choice for validation.
+            held_out = {row["question"] for row in rows["test"]}
+            questions = list(dict.fromkeys(r["question"] for r in rows["train"] if r["question"] not in held_out))
+            size = math.ceil(self.validation_share * len(questions))
+            chosen = set(random.Random(f"{self.seed}/validation").sample(questions, size))
+            rows["validation"] = [row for row in rows["train"] if row["question"] in chosen]
+            rows["train"] = [row for row in rows["train"] if row["question"] not in chosen]
+        yield "validation", rows["validation"]
+        yield "train", rows["train"]
+
+    def _read(self, path: Path) -> list[Read]:
+        state = path.stat()
+        return read_file(path, self.question_column, self.answer_column, (state.st_size, state.st_mtime_ns))
+
+
+@functools.lru_cache(maxsize=3)  # check and produce, and the runs of a sweep, read the same files
+def read_file(path: Path, question: str, answer: str, state: tuple[int, int]) -> list[Read]:
+    """Return what stands in each row of a file; `state` tells one state of the file from another.
+
+    Raises DataError if the file as a whole cannot be read: no UTF-8, no such column, unbalanced quotation marks.
+    """
+    reads = [
+        Read(where, None, values) if isinstance(values, str) else read_row(where, values, question, answer)
+        for where, values in READERS[path.suffix.lower()](path, (question, answer))
+    ]
+    if not reads:
+        raise DataError(f"{path}: holds no row, expected at least one question and answer.")
+    return reads
+
+
+def read_row(where: str, values: Mapping[str, Any], question: str, answer: str) -> Read:
+    """Return the question and answer of a row, or what is wrong with it."""
+    row: Row = {}
+    for key, column in (("question", question), ("answer", answer)):
+        if column not in values:
+            return Read(where, None, missing_column(key, column, values))
+        text = as_text(values[column])
+        if text is None:
+            return Read(where, None, f"`{column}` is {values[column]!r}, expected a text or a number")
+        row[key] = text
+    if not row["question"].strip():
+        return Read(where, None, "the question is empty")
+    return Read(where, row)
+
+
+def missing_column(key: str, column: str, columns: Iterable[str]) -> str:
+    return f"no `{column}`; {nearest(column, map(str, columns))} Name the column: {key}_column=…"
+
+
+def as_text(value: Any) -> str | None:
+    """Return a text as it is and a number as a plain decimal; None for anything else."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, float) and math.isfinite(value):  # has no written form: the shortest that is this number
+        return f"{Decimal(repr(value)):f}".removesuffix(".0")
+    if isinstance(value, Decimal) and value.is_finite():
+        return f"{value:f}"
+    return None
+
+
+def kind_of(reads: Iterable[Read]) -> str:
+    """Return "number" if every answer is a plain number, else "text"; DataError if most only look like numbers."""
+    answers = [(read.where, read.row["answer"]) for read in reads if read.row]
+    others = [(where, answer) for where, answer in answers if not _NUMBER.fullmatch(answer)]
+    like_numbers = sum(bool(_LIKE_NUMBER.fullmatch(answer)) for _, answer in answers)
+    if not others:
+        return "number"
+    if 2 * like_numbers <= len(answers):
+        return "text"
+    raise DataError(
+        f"answers=auto: most answers look like numbers, but {len(others):,} of {len(answers):,} are no plain ones. The "
+        f"first is {others[0][1][-80:]!r} ({others[0][0]}). Correct these, or say answers=number (the last number of "
+        "an answer counts) or answers=text."
+    )
+
+
+def complaint(read: Read, kind: str) -> str | None:
+    """Return what keeps a row from being used, or None."""
+    if read.row is None or kind == "text":
+        return read.complaint
+    answer = read.row["answer"]
+    if not re.search("[0-9]", answer):
+        return f"the answer {answer[-80:]!r} holds no number, expected one (answers=text takes any text)"
+    if _MISREAD.search(answer):
+        return f"the answer {answer[-80:]!r} ends in a number with separators or an exponent, expected plain digits"
+    return None
+
+
+# Each reader yields where a row stands, and its values by column or a text that says what is wrong with it.
+Values = Iterator[tuple[str, Mapping[str, Any] | str]]
+
+
+def read_jsonl(path: Path, columns: tuple[str, str]) -> Values:
+    for number, line in text_lines(path):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            value = json.loads(line, parse_float=Decimal, parse_int=Decimal)  # as written: 0.10 stays 0.10
+        except json.JSONDecodeError as error:
+            yield where, f"not JSON ({error.msg} at column {error.colno}), expected one object a line"
+            continue
+        yield where, value if isinstance(value, dict) else f"got {type(value).__name__}, expected an object"
+
+
+def read_csv(path: Path, columns: tuple[str, str], delimiter: str = ",") -> Values:
+    reader = csv.reader((f"{line}\n" for _, line in text_lines(path)), delimiter=delimiter, strict=True)
+    start = 1
+    try:
+        header = next(reader, None)
+        if header is None:
+            return
+        for key, column in zip(("question", "answer"), columns, strict=True):
+            if column not in header:
+                raise DataError(f"{path}, line 1: {missing_column(key, column, header)}")
+        start = reader.line_num + 1
+        for values in reader:
+            where, start = f"{path}, line {start}", reader.line_num + 1
+            if values and len(values) != len(header):
+                expected = f"as many (a text that holds {delimiter!r} or a line break stands in quotation marks)"
+                yield where, f"got {len(values)} values for {len(header)} columns, expected {expected}"
+            elif values:
+                yield where, dict(zip(header, values, strict=True))
+    except csv.Error as error:
+        raise DataError(
+            f"{path}, line {start}: cannot be read ({error}). Expected a text that holds a quotation mark to stand in "
+            "quotation marks, with its own doubled. Correct it, or give the rows as jsonl."
+        ) from error
+
+
+def read_parquet(path: Path, columns: tuple[str, str]) -> Values:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        file = parquet.ParquetFile(path)
+        present = file.schema_arrow.names
+        for key, column in zip(("question", "answer"), columns, strict=True):
+            if column not in present:
+                raise DataError(f"{path}: {missing_column(key, column, present)}")
+        rows = (row for batch in file.iter_batches(columns=list(dict.fromkeys(columns))) for row in batch.to_pylist())
+        for number, row in enumerate(rows, 1):
+            yield f"{path}, row {number}", row
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path}: no readable parquet file ({error}).") from error
+
+
+READERS = {
+    ".jsonl": read_jsonl,
+    ".csv": read_csv,
+    ".tsv": functools.partial(read_csv, delimiter="\t"),
+    ".parquet": read_parquet,
+}

@@ -1,0 +1,83 @@
+"""GSM8K (Cobbe et al., 2021): grade-school word problems with written solutions that end in `#### number`.
+
+The answer is the whole solution; its last number is the one after `####`, which is what accuracy looks at. Numbers are
+written without separators of thousands and with a digit before the decimal point: `$1,234.50` becomes `$1234.50`,
+`80 000` becomes `80000`, `.5` becomes `0.5`. The test split is the published one; validation is drawn from train.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from data_prep.base import DataError, Row, Work, check_row, json_lines, published_file, whole
+from data_prep.hub import HubDataset
+from ntl.settings import NotIdentity
+
+# A space separates thousands in some solutions (`80 000`); in `12 200-kilobyte videos` it does not.
+_SEPARATED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:(?:,[0-9]{3})+(?!,[0-9])|(?: [0-9]{3})+(?!-[A-Za-z]))(?![0-9])")
+_BARE_POINT = re.compile(r"(?<![0-9])\.(?=[0-9])")
+_MARK = re.compile(r"<<[^<>]*>>")
+_FINAL = re.compile(r"#### *-?[0-9]+(?:\.[0-9]+)?\s*")
+
+
+def normalise(text: str) -> str:
+    """Return `text` with its numbers written plainly: `1,234` as `1234`, `.5` as `0.5`; `12.5` and `4,5` stay."""
+    plain = _SEPARATED.sub(lambda match: re.sub("[, ]", "", match.group()), text)
+    return _BARE_POINT.sub("0.", plain)
+
+
+@dataclass
+class GSM8K(HubDataset):
+    """Options of `conf/dataset/gsm8k.yaml`."""
+
+    sources: ClassVar = {
+        "hub": "openai/gsm8k (configuration main) of the Hugging Face hub",
+        "local": "folder=<train.jsonl and test.jsonl of github.com/openai/grade-school-math>",
+    }
+    licence: ClassVar = "GSM8K by OpenAI, MIT (github.com/openai/grade-school-math)"
+    config: ClassVar = "main"
+
+    name: str = "gsm8k"
+    hub: NotIdentity[str] = "openai/gsm8k"
+    marks: bool = False
+    validation_size: int = 1120
+    seed: int = 0
+
+    def check(self) -> None:
+        super().check()
+        whole("validation_size", self.validation_size, 1)
+        whole("seed", self.seed, 0)
+        if not isinstance(self.marks, bool):
+            raise ValueError(f"marks: got {self.marks!r}, expected true or false.")
+
+    def produce(self, work: Work) -> Iterator[tuple[str, Iterable[Row]]]:
+        names = ("train", "test")
+        if self.source == "hub":
+            problems = self.hub_splits(work, names)
+            numbered = (
+                ((f"{self.hub}, {name}, row {n}", row) for n, row in enumerate(split, 1))
+                for name, split in zip(names, problems, strict=True)
+            )
+        else:
+            numbered = (json_lines(published_file(Path(self.folder), f"{name}.jsonl")) for name in names)
+        train, test = ([self._row(where, problem) for where, problem in split] for split in numbered)
+        if self.validation_size >= len(train):
+            raise DataError(
+                f"validation_size: got {self.validation_size}, but train has {len(train)} problems. Choose fewer."
+            )
+        held_out = set(random.Random(f"{self.seed}/validation").sample(range(len(train)), self.validation_size))
+        yield "test", test
+        yield "validation", [train[index] for index in sorted(held_out)]
+        yield "train", [row for index, row in enumerate(train) if index not in held_out]
+
+    def _row(self, where: str, problem: Mapping[str, Any]) -> Row:
+        row = check_row(problem, "number", where)
+        answer = normalise(row["answer"] if self.marks else _MARK.sub("", row["answer"]))
+        if not _FINAL.fullmatch(answer[answer.rfind("####") :]):
+            raise DataError(f"{where}: the solution ends in {row['answer'][-40:]!r}, expected #### and a number.")
+        return {"question": normalise(row["question"]), "answer": answer}

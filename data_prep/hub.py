@@ -1,0 +1,61 @@
+"""Data sets of the Hugging Face hub, through the `datasets` package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from data_prep.base import DataError, Dataset, Work
+from ntl.settings import NotIdentity
+
+PATIENCE = 10  # seconds until a hub that does not answer counts as out of reach
+
+
+@dataclass
+class HubDataset(Dataset):
+    """Base of data sets that a hub has: source=hub reads the repository `hub` at `revision` (null: the newest)."""
+
+    config: ClassVar[str]  # of the repository
+
+    source: NotIdentity[str] = "hub"
+    hub: NotIdentity[str] = ""
+    revision: NotIdentity[str | None] = None
+
+    def check(self) -> None:
+        super().check()
+        if not self.hub or not isinstance(self.hub, str):
+            raise ValueError(f"hub: got {self.hub!r}, expected the id of a data set repository.")
+
+    def stamp(self) -> Any:
+        return [self.hub, self.revision] if self.source == "hub" else super().stamp()
+
+    def hub_splits(self, work: Work, names: Iterable[str]) -> list[Iterable[Mapping[str, Any]]]:
+        """Return the rows of splits of the repository, in the order of `names`; DataError if they cannot be had."""
+        import datasets
+        from huggingface_hub.constants import ENDPOINT
+
+        if not work.progress:
+            datasets.disable_progress_bars()
+        try:
+            if not datasets.config.HF_HUB_OFFLINE:
+                reach(ENDPOINT)  # the package itself repeats its attempts for half a minute
+            builder = datasets.load_dataset_builder(self.hub, self.config, revision=self.revision)
+            builder.download_and_prepare()
+            splits = [builder.as_dataset(split=name) for name in names]
+        except Exception as error:  # whatever the package and the libraries below it raise
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise DataError(
+                f"{self.name}: cannot load {self.hub} ({self.config}) from the hub {ENDPOINT}: {reason}. Check the "
+                "connection and the repository's name (HF_ENDPOINT names another hub, HF_HUB_OFFLINE=1 takes what was "
+                "downloaded before), or use a copy on this machine: source=local folder=PATH."
+            ) from error
+        work.source.update(repository=self.hub, config=self.config, revision=builder.hash)
+        return splits
+
+
+def reach(endpoint: str) -> None:
+    """Raise OSError unless a server answers at the address, whatever it answers."""
+    import requests
+
+    requests.head(endpoint, timeout=PATIENCE, allow_redirects=False)

@@ -1,0 +1,110 @@
+"""A server on this machine that speaks as much of the model hub's protocol as `datasets.load_dataset` needs."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote, urlsplit
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@dataclass
+class Hub:
+    """One data set repository: its id and files, and what was asked of it."""
+
+    repository: str
+    files: dict[str, bytes] = field(default_factory=dict)
+    url: str = ""
+    requests: list[str] = field(default_factory=list)
+    breaks: int = 0  # transfers of parquet files that end halfway
+
+    def info(self, name: str) -> dict:
+        content = self.files[name]
+        oid = hashlib.sha1(content).hexdigest()
+        return {"type": "file", "path": name, "size": len(content), "oid": oid}
+
+
+def parquet(rows: Sequence[Mapping]) -> bytes:
+    """Return rows as the bytes of a parquet file."""
+    import pyarrow
+    import pyarrow.parquet
+
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), file)
+    return file.getvalue()
+
+
+@contextmanager
+def serve(repository: str, config: str, splits: Mapping[str, Sequence[Mapping]]) -> Iterator[Hub]:
+    """Serve one configuration of a data set repository, with one parquet file for each split."""
+    names = {split: f"{config}/{split}-00000-of-00001.parquet" for split in splits}
+    card = {"configs": [{"config_name": config, "data_files": [{"split": s, "path": f} for s, f in names.items()]}]}
+    files = {names[split]: parquet(rows) for split, rows in splits.items()}
+    hub = Hub(repository, files | {"README.md": f"---\n{json.dumps(card)}\n---\n".encode()})
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.rfile.read(length) if (length := int(self.headers.get("Content-Length") or 0)) else None
+            path = unquote(urlsplit(self.path).path)
+            hub.requests.append(f"{self.command} {path}")
+            if found := re.fullmatch(rf"/datasets/{re.escape(repository)}/resolve/[^/]+/(.+)", path):
+                return self.file(found[1])
+            if path == f"/api/datasets/{repository}" or path.startswith(f"/api/datasets/{repository}/revision/"):
+                siblings = [{"rfilename": name} for name in hub.files]
+                return self.json({"id": repository, "sha": COMMIT, "siblings": siblings, "tags": []})
+            if found := re.fullmatch(rf"/api/datasets/{re.escape(repository)}/tree/[^/]+/?(.*)", path):
+                return self.json([hub.info(name) for name in hub.files if name.startswith(found[1])])
+            if path.startswith(f"/api/datasets/{repository}/paths-info/"):
+                return self.json([hub.info(name) for name in hub.files])
+            return self.send(404, b"", {})
+
+        do_HEAD = do_POST = do_GET
+
+        def file(self, name: str) -> None:
+            if name not in hub.files:
+                return self.send(404, b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
+            content = hub.files[name]
+            tag = {"ETag": f'"{hub.info(name)["oid"]}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+            if asked := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or ""):
+                first, last = int(asked[1]), int(asked[2] or len(content) - 1)
+                tag["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
+                return self.send(206, content[first : last + 1], tag)
+            return self.send(200, content, tag)
+
+        def json(self, value: object) -> None:
+            self.send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
+
+        def send(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+            self.send_response(status)
+            for key, value in headers.items():
+                self.send_header(key, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                if hub.breaks and status in (200, 206) and "ETag" in headers and body[:4] == b"PAR1":
+                    hub.breaks -= 1
+                    body = body[: len(body) // 2]
+                    self.close_connection = True
+                self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    hub.url = f"http://127.0.0.1:{server.server_port}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()
