@@ -56,6 +56,9 @@ class TrainSettings:
     workers: NotIdentity[int] = 0
     threads: NotIdentity[int | None] = None  # torch threads; None leaves torch's own choice
     device: NotIdentity[str] = "auto"  # "auto" or "cpu"
+    fused: NotIdentity[str] = "auto"  # how the loss is computed; the result is the same but for rounding.
+    # "linear": from hidden states, never holding all logits; "logits": in one pass over the logits; "off": by autograd;
+    # "auto": "linear" where the logits are many
 
 
 @dataclass

@@ -7,6 +7,7 @@ number of devices and micro-batches. All else (loop, optimizer, schedule, checkp
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import logging
@@ -28,6 +29,7 @@ from transformers.trainer_utils import SchedulerType
 from ntl import checkpoints
 from ntl.data import EncodedDataset, Layout, model_inputs
 from ntl.losses.objectives import Counts, Objective
+from ntl.models import linear_head
 from ntl.settings import TrainSettings
 
 log = logging.getLogger(__name__)
@@ -55,10 +57,13 @@ class TrainResult:
 class ObjectiveTrainer(Trainer):
     """A Trainer whose loss is an `Objective`, with the parts of the loss in its log (`ce`, `ntl`, `eval_ce`, …)."""
 
-    def __init__(self, objective: Objective, gradient_norms_every: int | None = None, **arguments: Any) -> None:
+    def __init__(
+        self, objective: Objective, gradient_norms_every: int | None = None, linear: bool = False, **arguments: Any
+    ) -> None:
         super().__init__(**arguments)
         self.objective = objective
         self.gradient_norms_every = gradient_norms_every
+        self.linear = linear  # the model's forward returns the loss (LinearHead)
         self.loss_is_scaled_for_ga = True  # parts are sums over the whole batch's counts already
         self._meter = self._new_meter()
 
@@ -81,11 +86,21 @@ class ObjectiveTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Counts | None = None,
     ) -> torch.Tensor | tuple[torch.Tensor, Any]:
-        outputs = model(**model_inputs(inputs))
-        parts = self.objective(outputs, inputs, num_items_in_batch)
+        measures = model.training and self._measures_gradients()
+        terms: dict[str, torch.Tensor] = {}
+        if self.linear:
+            outputs: Any = {}  # no logits
+            options = {"labels": inputs["labels"], "counts": num_items_in_batch, "terms": measures}
+            parts = model(**model_inputs(inputs), **options)
+            if measures:
+                parts, terms = parts
+        else:
+            outputs = model(**model_inputs(inputs))
+            parts = self.objective(outputs, inputs, num_items_in_batch)
+            if measures:
+                terms = self.objective.terms(outputs, inputs, num_items_in_batch)
         self._meter.add(parts.parts, None if self.model.training else num_items_in_batch)
-        if model.training and self._measures_gradients():
-            terms = self.objective.terms(outputs, inputs, num_items_in_batch)
+        if measures:
             self._meter.add(_gradient_norms(terms, model), None)
         # DistributedDataParallel averages gradients over processes; the counts are of all of them: so sum instead.
         loss = parts.total * self.accelerator.num_processes if model.training else parts.total
@@ -251,6 +266,8 @@ def check(settings: TrainSettings) -> None:
         raise ValueError(f"train.schedule: got '{settings.schedule}', nearest: {', '.join(near)}")
     if settings.precision not in ("fp32", "bf16", "fp16"):
         raise ValueError(f"train.precision: got '{settings.precision}', expected fp32, bf16 or fp16")
+    if settings.fused not in linear_head.PATHS:
+        raise ValueError(f"train.fused: got '{settings.fused}', expected one of {', '.join(linear_head.PATHS)}")
     if settings.device not in ("auto", "cpu"):
         raise ValueError(f"train.device: got '{settings.device}', expected auto or cpu")
     if settings.eval_every > settings.steps:
@@ -333,12 +350,15 @@ def train(
         NotFinite: the loss became NaN or infinite.
     """
     resume = checkpoints.last_whole(folder)
-    with _StopOnSignal() as stop:
+    fused = _fused_path(model, layout, objective, data, settings)
+    head = linear_head.LinearHead(model, objective) if fused == "linear" else contextlib.nullcontext()
+    with _StopOnSignal() as stop, head:
         trainer = ObjectiveTrainer(
             objective=objective,
             gradient_norms_every=(
                 settings.eval_every if settings.gradient_norms_every is None else settings.gradient_norms_every
             ),
+            linear=fused == "linear",
             model=model,
             args=arguments(settings, objective, seed, folder),
             train_dataset=data,
@@ -364,6 +384,23 @@ def train(
         seconds=seconds,
         steps_per_second=(trainer.state.global_step - before) / seconds if seconds else 0.0,
     )
+
+
+def _fused_path(
+    model: PreTrainedModel, layout: Layout, objective: Objective, data: EncodedDataset, settings: TrainSettings
+) -> str:
+    """Choose how the loss is computed, by the size of the first batch; tell, and set the objective to it."""
+    labels = layout.train_batch([data[index] for index in range(min(settings.batch_size, len(data)))])["labels"]
+    path = linear_head.choose(settings.fused, model, objective, labels.numel())
+    objective.implementation = "fused" if path == "logits" else "plain"
+    log.info(
+        "loss computed by %s (train.fused=%s, batches of about %d labels and %d columns)",
+        {"linear": "blocks of hidden states", "logits": "one pass over the logits", "off": "the plain functions"}[path],
+        settings.fused,
+        labels.numel(),
+        model.config.vocab_size,
+    )
+    return path
 
 
 def remove_checkpoints(folder: Path) -> None:

@@ -1,13 +1,17 @@
 """Number token losses. They need torch alone, so that `from ntl.losses import …` works in anyone's trainer."""
 
 from ntl.losses.dropin import NTLoss, NTLossDotProduct, NumberLevelLoss
+from ntl.losses.encoded import RegressionHead, RegressionTransformer, RegressionTransformerWithNTL, XVal
 from ntl.losses.functional import Counts
+from ntl.losses.later import CrossEntropyWithDEL, CrossEntropyWithDist2
 from ntl.losses.modules import GaussianCrossEntropy, NumberTokenLoss
 from ntl.losses.objectives import CrossEntropy, CrossEntropyWithNTL, LossParts, Objective
 
 __all__ = [
     "Counts",
     "CrossEntropy",
+    "CrossEntropyWithDEL",
+    "CrossEntropyWithDist2",
     "CrossEntropyWithNTL",
     "GaussianCrossEntropy",
     "LossParts",
@@ -16,4 +20,8 @@ __all__ = [
     "NumberLevelLoss",
     "NumberTokenLoss",
     "Objective",
+    "RegressionHead",
+    "RegressionTransformer",
+    "RegressionTransformerWithNTL",
+    "XVal",
 ]

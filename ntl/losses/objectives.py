@@ -46,11 +46,15 @@ class Objective(nn.Module):
         encodings: names of the encodings that it can be trained with.
         selection: name of the part whose validation value chooses the checkpoint; "loss" is the total.
         number_parts: names of the parts that are means over number labels; all others are means over all labels.
+        fuses: whether it can be computed from hidden states, by `linear_loss`, and heeds `implementation`.
+        implementation: of the functions of logits, "auto", "fused" or "plain"; they differ in rounding alone.
     """
 
     encodings: ClassVar[tuple[str, ...]] = ("digits", "subword")
     selection: ClassVar[str] = "ce"
     number_parts: ClassVar[tuple[str, ...]] = ("ntl",)
+    fuses: ClassVar[bool] = False
+    implementation: str = "auto"
 
     def __init__(self, numbers: NumberVocabulary) -> None:
         super().__init__()
@@ -69,12 +73,26 @@ class Objective(nn.Module):
         """Return the total as a sum of named terms with gradient, to compare the strength of their gradients."""
         return {"ce": self(outputs, batch, counts).total}
 
+    def linear_loss(
+        self, hidden: Tensor, matrix: Tensor, labels: Tensor, counts: Counts | None = None, bias: Tensor | None = None
+    ) -> LossParts:
+        """Return the loss of the logits hidden · matrixᵀ + bias without forming them; see `fuses`."""
+        raise NotImplementedError(f"{type(self).__name__} needs logits: call it with a model's outputs")
+
+    def linear_terms(
+        self, hidden: Tensor, matrix: Tensor, labels: Tensor, counts: Counts | None = None, bias: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Return what `terms` does, of the logits hidden · matrixᵀ + bias without forming them."""
+        return {"ce": self.linear_loss(hidden, matrix, labels, counts, bias).total}
+
 
 class CrossEntropy(Objective):
     """Cross-entropy, or with `sigma` the Gaussian cross-entropy (GCE).
 
     Parts: "ce", and with `sigma` "gce", with "ce" then the plain cross-entropy for comparison and selection.
     """
+
+    fuses = True
 
     def __init__(self, numbers: NumberVocabulary, *, sigma: float | None = None, label_smoothing: float = 0.0) -> None:
         super().__init__(numbers)
@@ -87,7 +105,32 @@ class CrossEntropy(Objective):
         """Return the loss of logits (B, T, C) and labels (B, T), aligned."""
         count = None if counts is None else counts.labels
         return LossParts(
-            *functional.cross_entropy(logits, labels, self.numbers, **self.options, count=count, return_parts=True)
+            *functional.cross_entropy(
+                logits,
+                labels,
+                self.numbers,
+                **self.options,
+                count=count,
+                return_parts=True,
+                implementation=self.implementation,
+            )
+        )
+
+    def linear_loss(
+        self, hidden: Tensor, matrix: Tensor, labels: Tensor, counts: Counts | None = None, bias: Tensor | None = None
+    ) -> LossParts:
+        """Return the loss of hidden states (B, T, D) under a head's matrix (C, D), aligned with labels (B, T)."""
+        return LossParts(
+            *functional.linear_cross_entropy_with_ntl(
+                hidden,
+                matrix,
+                labels,
+                self.numbers,
+                **{"weight": None} | self.options,
+                bias=bias,
+                counts=counts,
+                return_parts=True,
+            )
         )
 
     def forward(
@@ -183,17 +226,34 @@ class CrossEntropyWithNTL(CrossEntropy):
         """Return the loss of logits (B, T, C) and labels (B, T), aligned."""
         return LossParts(
             *functional.cross_entropy_with_ntl(
-                logits, labels, self.numbers, **self.options, counts=counts, return_parts=True
+                logits,
+                labels,
+                self.numbers,
+                **self.options,
+                counts=counts,
+                return_parts=True,
+                implementation=self.implementation,
             )
         )
 
     def terms(self, outputs: Any, batch: Mapping[str, Tensor], counts: Counts | None = None) -> dict[str, Tensor]:
         """Return {"ce": the (Gaussian) cross-entropy, "ntl": λ·NTL}."""
         total = self(outputs, batch, counts).total
-        count = None if counts is None else counts.labels
-        options = {name: self.options[name] for name in ("sigma", "label_smoothing")}
-        ce = functional.cross_entropy(_logits(outputs), batch["labels"], self.numbers, **options, count=count)
+        ce = self._without_ntl().loss(_logits(outputs), batch["labels"], counts).total
         return {"ce": ce, "ntl": total - ce}
+
+    def linear_terms(
+        self, hidden: Tensor, matrix: Tensor, labels: Tensor, counts: Counts | None = None, bias: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Return what `terms` does, of the logits hidden · matrixᵀ + bias without forming them."""
+        total = self.linear_loss(hidden, matrix, labels, counts, bias).total
+        ce = self._without_ntl().linear_loss(hidden, matrix, labels, counts, bias).total
+        return {"ce": ce, "ntl": total - ce}
+
+    def _without_ntl(self) -> CrossEntropy:
+        alone = CrossEntropy(self.numbers, **{name: self.options[name] for name in ("sigma", "label_smoothing")})
+        alone.implementation = self.implementation
+        return alone
 
 
 def _get(outputs: Any, name: str) -> Any:
