@@ -14,10 +14,10 @@ quickstart: $(READY)
 test: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto
 
 test-slow: $(READY)
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m slow -n auto
 
 lint: $(READY)
 	$(BIN)/ruff check --fix .
@@ -31,9 +31,15 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
 	touch $(READY)
 
-# Write the lock file anew from what is installed in $(VENV).
+# Write the lock file anew: the newest versions that pyproject.toml admits, with torch held.
+TORCH := 2.13.0
 lock:
-	$(BIN)/pip freeze --exclude-editable --all | sed -e 's/+cpu$$//' -e '/^ntl[= ]/d' -e '/^pip==/d' > requirements.lock
+	rm -rf .venv-lock
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/pip install --quiet torch==$(TORCH) -e ".[suite,dev]"
+	echo "# Every package of the environment, pinned; written by \`make lock\` from pyproject.toml." > requirements.lock
+	.venv-lock/bin/pip freeze --exclude-editable --all | sed -e 's/+cpu$$//' -e '/^pip==/d' >> requirements.lock
+	rm -rf .venv-lock
 
 clean:
 	rm -rf $(VENV) outputs data dist
