@@ -6,10 +6,14 @@ READY := $(VENV)/.ready
 
 .PHONY: quickstart test test-slow lint lock clean
 
+# Its records lie apart from those of the repository, so that it always trains.
+QUICK := outputs/quickstart
 quickstart: $(READY)
-	$(BIN)/python run.py -m experiment=quickstart hydra/launcher=joblib
-	$(BIN)/python -m experiments tables quickstart --show
-	$(BIN)/python -m experiments figures quickstart
+	$(BIN)/python run.py -m experiment=quickstart hydra/launcher=joblib paths.results=$(QUICK)
+	$(BIN)/python -m experiments tables quickstart --results $(QUICK) --show
+	$(BIN)/python -m experiments figures quickstart --results $(QUICK)
+	@echo; echo "records: $(QUICK)/runs   table: $(QUICK)/tables/quickstart.md   figure: $(QUICK)/figures/quickstart.png"
+	@echo "Ask one of the models: $(BIN)/python run.py predict run=<its id> \"What is the tens digit of 3582?\""
 
 test: $(READY)
 	$(BIN)/ruff check .
@@ -26,6 +30,7 @@ lint: $(READY)
 # The environment, from the lock file alone.
 $(READY): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or later is needed, got " + sys.version) if sys.version_info < (3, 11) else None'
+	@echo "Making $(VENV) from requirements.lock; this takes some minutes."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --disable-pip-version-check --quiet -r requirements.lock
 	$(BIN)/pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e .
