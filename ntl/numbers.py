@@ -51,6 +51,16 @@ def parse_number(text: str) -> Decimal | None:
     return Decimal(match.group()) if match else None
 
 
+def numbers_in(text: str) -> list[re.Match[str]]:
+    """Return the optionally signed ASCII decimals in `text`, read as `parse_number` reads them, from left to right."""
+    return list(_SIGNED.finditer(text))
+
+
+def is_number(text: str) -> bool:
+    """Return whether `text` is one optionally signed ASCII decimal and nothing else, white space around it aside."""
+    return _SIGNED.fullmatch(text.strip()) is not None
+
+
 def signed_log10(x: Any) -> Any:
     """Return sign(x)·log10(|x| + 1), elementwise for a tensor, as a float for a Python number (`Decimal` included)."""
     if isinstance(x, Tensor):
@@ -68,6 +78,7 @@ class NumberVocabulary:
         vocab_size: columns of the logits. It may exceed the tokenizer's length (padded output layers).
         dot_ids: ids of the bare token `.`, the decimal point between digits; used by `places` alone.
         tokens: the K tokens as spelt, marker included; used by `places` alone. Spelt from the values when not given.
+        token_places: the K places, where a token stands for a digit at one certain place; `places` then returns them.
     """
 
     ids: Tensor
@@ -75,6 +86,7 @@ class NumberVocabulary:
     vocab_size: int
     dot_ids: tuple[int, ...] = ()
     tokens: tuple[str, ...] = ()
+    token_places: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         # Tensors made in inference mode cannot be saved for a backward pass, and these are kept for good.
@@ -98,6 +110,8 @@ class NumberVocabulary:
         tokens = tuple(self.tokens) or tuple(_spell(value) for value in values.tolist())
         if len(tokens) != len(ids):
             raise ValueError(f"got {len(tokens)} tokens for {len(ids)} ids, expected one each")
+        if len(self.token_places) not in (0, len(ids)):
+            raise ValueError(f"got {len(self.token_places)} places for {len(ids)} ids, expected one each or none")
         object.__setattr__(self, "ids", ids)
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "tokens", tokens)
@@ -199,6 +213,11 @@ class NumberVocabulary:
             table[self.ids.cpu()] = torch.tensor(rows)
             return table.to(self.ids.device)
 
+    @cached_property
+    def _token_places(self) -> Tensor:
+        with torch.inference_mode(False):
+            return torch.tensor(self.token_places, device=self.ids.device)
+
     def _inside(self, labels: Tensor) -> Tensor:
         """Return `labels` with every id that is no column of the logits (−100, say) replaced by `vocab_size`."""
         return torch.where((labels < 0) | (labels >= self.vocab_size), self.vocab_size, labels).long()
@@ -231,6 +250,9 @@ class NumberVocabulary:
             raise ValueError(f"got labels of shape {tuple(labels.shape)}, expected (B, T) or (T,)")
         if not labels.numel():
             return torch.zeros_like(labels, dtype=torch.int64)
+        if self.token_places:
+            index = self.lookup(labels)
+            return torch.where(index >= 0, self.to(labels.device)._token_places[index.clamp_min(0)], 0)
         characters = self.to(labels.device)._characters[self._inside(labels)]  # (B, T, L)
         batch, length, width = characters.shape
         if width == 1:

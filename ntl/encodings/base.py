@@ -108,7 +108,7 @@ class Encoding:
 
     def take_report(self) -> dict[str, int]:
         """Return what was counted since the last call."""
-        counted = dict(self.report)
+        counted = {what: count for what, count in self.report.items() if count}
         self.report.clear()
         return counted
 

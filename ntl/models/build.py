@@ -55,6 +55,9 @@ def check(settings: ModelSettings) -> None:
         raise ValueError(
             f"model.vocab_size: got {settings.vocab_size}, expected at least 258: bytes and specials"
         )
+    tokens = settings.question_tokens
+    if tokens is not None and tokens < 1:
+        raise ValueError(f"model.question_tokens: got {tokens}, expected an integer of at least 1, or null for all")
     if settings.init == "scratch":
         _check_architecture(settings.family, json.dumps(settings.architecture, sort_keys=True))
 
@@ -157,7 +160,7 @@ def scratch_config(settings: ModelSettings, encoding: Encoding | None) -> PreTra
 def _use_token_ids(model: PreTrainedModel, encoding: Encoding) -> None:
     """Tell the model and its generation which ids pad, end and start a text."""
     tokenizer = encoding.tokenizer
-    configs = (model.config, model.generation_config)
+    configs = (model.config, getattr(model, "generation_config", None))
     for config in filter(None, configs):  # a model that predicts no tokens has nothing to generate with
         config.pad_token_id = tokenizer.pad_token_id
         config.eos_token_id = tokenizer.eos_token_id

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import loss_reference as reference
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 from hydra.utils import get_class, instantiate
 from omegaconf import OmegaConf
@@ -12,7 +13,7 @@ from omegaconf import OmegaConf
 from ntl.losses import Objective
 
 CONF = Path(__file__).parents[3] / "conf"
-OBJECTIVES = ["ce", "ntl_was", "ntl_mse", "ntl_mae", "ntl_huber", "gce", "gce_ntl_was"]
+NAMES = {path.stem for path in (CONF / "loss").glob("[!_]*.yaml")}
 
 
 def configuration(name, *overrides):
@@ -20,21 +21,32 @@ def configuration(name, *overrides):
         return OmegaConf.to_container(compose(f"loss/{name}", overrides=list(overrides)).loss)
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", sorted(NAMES))
 def test_files_are_complete(name):
     config = configuration(name)
     assert config.pop("name") == name
     encoding = config.pop("encoding")
     target = get_class(config["_target_"])
     assert encoding in target.encodings
+    options = config.pop("encoding_options", {})
+    if options or encoding not in Objective.encodings:
+        its = get_class(options.pop("_target_"))
+        assert its.name == encoding
+        # every option is listed, at its default, except for the source and what fitting has learnt
+        defaults = {name: p.default for name, p in inspect.signature(its).parameters.items()}
+        assert options == {name: default for name, default in defaults.items() if name not in ("source", "learnt")}
     parameters = set(inspect.signature(target).parameters) - {"numbers"}
     assert set(config) - {"_target_"} == parameters  # so that no override needs a `+`
     # `instantiate(config, numbers=…)` would turn the vocabulary, a dataclass, into a configuration
     objective = instantiate(config, _partial_=True)(reference.vocabulary())
     assert isinstance(objective, Objective)
     logits, labels = reference.batch()
-    result = objective({"logits": logits}, {"labels": labels})
-    assert target.selection in result.parts
+    outputs = {"logits": logits, "values": logits.mean(-1)}
+    result = objective(outputs, {"labels": labels, "labels_value": torch.zeros(labels.shape)})
+    assert target.selection in {*result.parts, "loss"}
+    assert set(result.parts) & set(target.number_parts) or set(result.parts) <= {"ce", "gce"}
+    terms = objective.terms(outputs, {"labels": labels, "labels_value": torch.zeros(labels.shape)})
+    torch.testing.assert_close(sum(terms.values()), result.total)
     assert result.total.requires_grad
 
 
@@ -48,9 +60,15 @@ def test_files_are_complete(name):
         ("ntl_huber", {"kind": "huber", "weight": 0.3}),
         ("gce", {"sigma": 1.0}),
         ("gce_ntl_was", {"kind": "was", "weight": 0.3, "sigma": 1.0}),
+        ("dist2", {"weight": 0.1, "temperature": 1.0}),
+        ("del", {"weight": 0.01}),
+        ("rt", {"encoding": "rt"}),
+        ("rt_ntl", {"encoding": "rt", "kind": "mse", "weight": 0.3}),
+        ("xval", {"encoding": "xval", "weight": 0.5}),
+        ("regression_head", {"encoding": "scalar"}),
     ],
 )
 def test_what_the_files_choose(name, expected):
     config = configuration(name)
-    assert config["encoding"] == "digits"
+    assert config["encoding"] == expected.get("encoding", "digits")
     assert {key: config[key] for key in expected} == expected

@@ -1,0 +1,139 @@
+"""The answer as one number and no text: the regression head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ntl.encodings.base import Encoding, Generated
+from ntl.encodings.tokenizers import TokenizerSource
+from ntl.encodings.values import Scale
+from ntl.numbers import NumberVocabulary, is_number, parse_number
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+    from ntl.data import Row
+
+NUMBER = "[NUM]"  # stands where the answer would; the number is predicted before it, at the last position it cannot see
+
+
+class Scalar(Encoding):
+    """Questions are text as it is; the answer is one number, which a head of one output predicts after the question."""
+
+    name = "scalar"
+    answers = ("number",)
+    because = "a regression head says one number and no text"
+
+    def __init__(
+        self,
+        source: TokenizerSource,
+        *,
+        log: bool = False,
+        standardise: bool = True,
+        significant: int = 7,
+        decimals: int | None = None,
+        learnt: Mapping[str, Any] | None = None,
+    ) -> None:
+        """
+        Args:
+            log: predict sign(x)·ln(|x| + 1) instead of x.
+            standardise: subtract the mean of the training targets and divide by their standard deviation. That changes
+                the squared error by a constant factor and lets training begin near the answers.
+            significant, decimals: of the printed number, see `Scale`.
+            learnt: the scale as it was fitted, for a trained model.
+        """
+        self.log, self.standardise, self.significant, self.decimals = log, standardise, significant, decimals
+        self.scale = Scale(**learnt) if learnt else self._scale(log, significant, decimals)
+        super().__init__(source)
+
+    @classmethod
+    def check(
+        cls,
+        *,
+        family: str,
+        answers: str,
+        decode: str,
+        log: bool = False,
+        standardise: bool = True,
+        significant: int = 7,
+        decimals: int | None = None,
+    ) -> None:
+        super().check(family=family, answers=answers, decode=decode)
+        cls._scale(log, significant, decimals)
+
+    @staticmethod
+    def _scale(log: bool, significant: int, decimals: int | None) -> Scale:
+        return Scale(unit=1.0 if log else None, significant=significant, decimals=decimals)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        names = ("log", "standardise", "significant", "decimals")
+        return {name: getattr(self, name) for name in names} | {"learnt": self.scale.to_dict()}
+
+    def fit(self, rows: Mapping[str, Sequence[Row]]) -> None:
+        for split, members in rows.items():
+            for index, row in enumerate(members):
+                if not is_number(row["answer"]):
+                    raise ValueError(
+                        f"row {index + 1} of the split '{split}' has the answer {row['answer'][:80]!r}, expected one "
+                        "number and nothing else, since a regression head says no text: correct or remove it, or take "
+                        f"another loss (the question is {row['question'][:80]!r})"
+                    )
+        numbers = (parse_number(row["answer"]) for row in rows["train"])
+        self.scale = self._scale(self.log, self.significant, self.decimals).fitted(
+            numbers, standardise=self.standardise
+        )
+
+    def _find_numbers(self) -> NumberVocabulary:
+        ids = self._add_tokens([NUMBER])
+        return NumberVocabulary(ids=torch.tensor(ids), values=torch.zeros(1), vocab_size=len(self.tokenizer))
+
+    @property
+    def target_pads(self) -> dict[str, Any]:
+        return {"value": float("nan")}
+
+    def encode(self, text: str) -> dict[str, list]:
+        ids = super().encode(text)["input_ids"]
+        return {"input_ids": ids, "value": [float("nan")] * len(ids)}
+
+    def encode_answer(self, text: str) -> dict[str, list]:
+        """Return one token, and as its target the standardised number; NaN for a text without one."""
+        number = parse_number(text)
+        value = float("nan") if number is None else self.scale.standardise(float(number))
+        return {"input_ids": self.numbers.ids.tolist(), "value": [value]}
+
+    def model_class(self, config: PreTrainedConfig) -> type[PreTrainedModel]:
+        from transformers import MODEL_MAPPING
+
+        from ntl.models.numbers import regressor
+
+        return regressor(MODEL_MAPPING[type(config)])
+
+    @torch.no_grad()
+    def generate(
+        self,
+        model: PreTrainedModel,
+        prompts: Mapping[str, Tensor],
+        *,
+        max_new_tokens: int,
+        num_beams: int = 1,
+        decode: str = "generate",
+    ) -> list[Generated]:
+        """Print the number that the head predicts; there is nothing to search, so the limits have no bearing."""
+        inputs = {key: value.to(model.device) for key, value in prompts.items()}
+        if model.config.is_encoder_decoder:
+            start = model.config.decoder_start_token_id
+            inputs["decoder_input_ids"] = torch.full_like(inputs["input_ids"][:, :1], start)
+        else:  # padded on the left, where training pads on the right
+            inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp_min(0)
+        training = model.training
+        model.eval()
+        try:
+            predicted = model(**inputs).values[:, -1].double().tolist()
+        finally:
+            model.train(training)
+        return [Generated(self.scale.write(self.scale.restore(z)), truncated=False) for z in predicted]

@@ -1,0 +1,96 @@
+"""Numbers that a model regresses: scaled on the way in, written as digits on the way out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from decimal import ROUND_HALF_EVEN, Context, Decimal
+from typing import Any
+
+LARGEST = 1e30  # what a model says beyond it is cut: no data set has such numbers, and their digits would be noise
+_EXACT = Context(prec=100)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How a number becomes what a model is to predict, and back.
+
+    A number x is compressed, c(x) = sign(x)·ln(|x| + 1) / unit, or c(x) = x where there is no unit; the model predicts
+    z = (c(x) − mean) / std. In single precision z is good for about seven significant digits.
+
+    Attributes:
+        unit: of the logarithm; None for no logarithm.
+        mean, std: of the compressed numbers in the training answers.
+        decimals: a number is written with at most so many; None for no limit.
+        significant: a number is written with at most so many significant digits.
+    """
+
+    unit: float | None = None
+    mean: float = 0.0
+    std: float = 1.0
+    decimals: int | None = None
+    significant: int = 7
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.significant, int) and 1 <= self.significant <= 15):
+            raise ValueError(
+                f"got significant={self.significant}, expected an integer from 1 to 15: 7 is single precision"
+            )
+        if self.decimals is not None and not (isinstance(self.decimals, int) and 0 <= self.decimals <= 30):
+            raise ValueError(
+                f"got decimals={self.decimals}, expected an integer from 0 to 30, or null for as many as the training "
+                "answers have"
+            )
+
+    def fitted(self, numbers: Iterable[Decimal], *, standardise: bool = True) -> Scale:
+        """Return this scale with what the numbers of the training answers teach: mean and std, and the most decimals
+        that one of them has, unless a number of decimals is set already."""
+        numbers = list(numbers)
+        if not numbers:
+            return self
+        compressed = [self.compress(float(number)) for number in numbers]
+        mean = math.fsum(compressed) / len(compressed) if standardise else 0.0
+        variance = math.fsum((c - mean) ** 2 for c in compressed) / len(compressed) if standardise else 1.0
+        decimals = max(max(0, -number.as_tuple().exponent) for number in numbers)
+        return replace(
+            self,
+            mean=mean,
+            std=math.sqrt(variance) or 1.0,
+            decimals=decimals if self.decimals is None else self.decimals,
+        )
+
+    def compress(self, number: float) -> float:
+        """Return c(number)."""
+        return number if self.unit is None else math.copysign(math.log1p(abs(number)), number) / self.unit
+
+    def standardise(self, number: float) -> float:
+        """Return the z of a number."""
+        return (self.compress(number) - self.mean) / self.std
+
+    def restore(self, z: float) -> float:
+        """Return the number of a z, cut at ±10³⁰."""
+        c = z * self.std + self.mean
+        if self.unit is not None:
+            limit = math.log1p(LARGEST)
+            c = math.copysign(math.expm1(min(abs(c * self.unit), limit)), c)
+        return max(-LARGEST, min(LARGEST, c))
+
+    def write(self, number: float) -> str:
+        """Return a number in digits: rounded once (half to even) to its last allowed digit, which is the `significant`
+        first or the `decimals` last one, whichever comes earlier; without exponent, trailing zeros, or a sign of zero.
+        Nothing at all for NaN."""
+        if math.isnan(number):
+            return ""
+        exact = Decimal(number)
+        last = exact.adjusted() - self.significant + 1
+        if self.decimals is not None:
+            last = max(last, -self.decimals)
+        rounded = exact.quantize(Decimal(1).scaleb(last), rounding=ROUND_HALF_EVEN, context=_EXACT)
+        text = format(rounded, "f")
+        text = text.rstrip("0").rstrip(".") if "." in text else text
+        return "0" if text == "-0" else text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the attributes, JSON-able."""
+        return asdict(self)

@@ -1,0 +1,206 @@
+"""xVal: every number is the same token, scaled by its value.
+
+Source: Golkar et al., "xVal: A Continuous Number Encoding for Large Language Models" (2023), on T5.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ntl.encodings.base import Encoding, Generated
+from ntl.encodings.tokenizers import TokenizerSource
+from ntl.encodings.values import Scale
+from ntl.numbers import NumberVocabulary, numbers_in, parse_number
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+    from ntl.data import Row
+
+NUMBER = "[NUM]"
+LOG_UNIT = math.log(3e9) / 10  # the natural logarithm in this unit is log10 / (log10(3·10⁹) / 10)
+
+
+class XVal(Encoding):
+    """A number with its sign is one token `[NUM]`, whose embedding is multiplied by the number's scaled value.
+
+    Numbers are read as `parse_number` reads them; an answer may hold several. In an answer, each is a target as well:
+    standardised over the training answers. How a predicted number becomes digits says `Scale.write`; in what a model
+    generates, a number goes on as it was written. Two numbers with no text between them are parted by a space.
+    """
+
+    name = "xval"
+    split_digits = True
+    families = ("t5",)
+    because = "xVal's values, positions and number head are built for T5, and its numbers are filled in greedily"
+
+    def __init__(
+        self,
+        source: TokenizerSource,
+        *,
+        log: bool = True,
+        significant: int = 7,
+        decimals: int | None = None,
+        positions: int = 1024,
+        learnt: Mapping[str, Any] | None = None,
+    ) -> None:
+        """
+        Args:
+            log: multiply by sign(x)·log10(|x| + 1) / (log10(3·10⁹) / 10), and predict that; otherwise multiply by
+                x + 1 and predict x.
+            significant, decimals: of the numbers in an answer, see `Scale`.
+            positions: learnt ones of encoder and decoder.
+            learnt: the scale as it was fitted, for a trained model.
+        """
+        self.log, self.significant, self.decimals, self.positions = log, significant, decimals, positions
+        self.scale = Scale(**learnt) if learnt else self._scale(log, significant, decimals, positions)
+        super().__init__(source)
+        self.number_id = int(self.numbers.ids[0])
+
+    @classmethod
+    def check(
+        cls,
+        *,
+        family: str,
+        answers: str,
+        decode: str,
+        log: bool = True,
+        significant: int = 7,
+        decimals: int | None = None,
+        positions: int = 1024,
+    ) -> None:
+        super().check(family=family, answers=answers, decode=decode)
+        cls._scale(log, significant, decimals, positions)
+
+    @staticmethod
+    def _scale(log: bool, significant: int, decimals: int | None, positions: int) -> Scale:
+        if not (isinstance(positions, int) and positions >= 1):
+            raise ValueError(f"got positions={positions}, expected an integer of at least 1, such as 1024")
+        return Scale(unit=LOG_UNIT if log else None, significant=significant, decimals=decimals)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        names = ("log", "significant", "decimals", "positions")
+        return {name: getattr(self, name) for name in names} | {"learnt": self.scale.to_dict()}
+
+    def fit(self, rows: Mapping[str, Sequence[Row]]) -> None:
+        numbers = (parse_number(found.group()) for row in rows["train"] for found in numbers_in(row["answer"]))
+        self.scale = self._scale(self.log, self.significant, self.decimals, self.positions).fitted(numbers)
+
+    def _find_numbers(self) -> NumberVocabulary:
+        NumberVocabulary.from_tokenizer(self.tokenizer)  # which complains where a digit is no token
+        self._zero = self.tokenizer.convert_tokens_to_ids("0")
+        ids = self._add_tokens([NUMBER])
+        return NumberVocabulary(ids=torch.tensor(ids), values=torch.zeros(1), vocab_size=len(self.tokenizer))
+
+    @property
+    def pad_values(self) -> dict[str, Any]:
+        return super().pad_values | {"values": 1.0}
+
+    @property
+    def target_pads(self) -> dict[str, Any]:
+        return {"value": float("nan")}
+
+    def encode(self, text: str) -> dict[str, list]:
+        """Return `input_ids`, the `values` that multiply their embeddings (1 for text), and for the objective each
+        number's standardised `value` (NaN for text)."""
+        normaliser = self.tokenizer.backend_tokenizer.normalizer
+        if normaliser is not None:  # which may make digits of other characters
+            text = normaliser.normalize_str(text)
+        found = numbers_in(text)
+        ends = [0, *(number.end() for number in found)]
+        starts = [*(number.start() for number in found), len(text)]
+        # A zero in each number's place is cut off by the tokenizer as a digit, with the right spaces around it.
+        ids = super().encode("0".join(text[end:start] for end, start in zip(ends, starts, strict=True)))["input_ids"]
+        numbers = iter(float(number.group()) for number in found)
+        values, targets = [], []
+        for position, index in enumerate(ids):
+            if index == self._zero:
+                number = next(numbers)
+                ids[position] = self.number_id
+                values.append(self._multiplier(number))
+                targets.append(self.scale.standardise(number))
+            else:
+                values.append(1.0)
+                targets.append(float("nan"))
+        return {"input_ids": ids, "values": values, "value": targets}
+
+    def _multiplier(self, number: float) -> float:
+        return self.scale.compress(number) if self.log else number + 1.0
+
+    def decode(self, ids: Sequence[int] | Tensor, numbers: Sequence[str] | None = None) -> str:
+        """Return the text of ids, with the given texts in place of the number tokens, or with `[NUM]` itself."""
+        ids = ids.tolist() if isinstance(ids, Tensor) else list(ids)
+        return self._join(self._fill(ids, numbers or [NUMBER] * len(ids)))
+
+    def _fill(self, ids: Sequence[int], numbers: Sequence[str]) -> Iterator[int | str]:
+        remaining = iter(numbers)
+        previous = None
+        for index in ids:
+            if index == self.number_id:
+                if previous == self.number_id:
+                    yield " "
+                yield next(remaining)
+            else:
+                yield index
+            previous = index
+
+    def model_class(self, config: PreTrainedConfig) -> type[PreTrainedModel]:
+        from ntl.models.xval import XValT5
+
+        config.xval_positions = self.positions
+        return XValT5
+
+    @torch.no_grad()
+    def generate(
+        self,
+        model: PreTrainedModel,
+        prompts: Mapping[str, Tensor],
+        *,
+        max_new_tokens: int,
+        num_beams: int = 1,
+        decode: str = "generate",
+    ) -> list[Generated]:
+        """Answer token by token, greedily whatever `num_beams` says: a beam would need scores for values."""
+        inputs = {key: value.to(model.device) for key, value in prompts.items()}
+        mask = inputs["attention_mask"]
+        training = model.training
+        model.eval()
+        try:
+            encoded = model.encode(**inputs)
+            ids = torch.full_like(inputs["input_ids"][:, :1], model.config.decoder_start_token_id)
+            values = torch.ones_like(ids, dtype=torch.float32)
+            answers: list[list[int]] = [[] for _ in ids]
+            numbers: list[list[str]] = [[] for _ in ids]
+            open_rows = set(range(len(ids)))
+            for _ in range(max_new_tokens):
+                output = model(
+                    encoder_outputs=encoded, attention_mask=mask, decoder_input_ids=ids, decoder_values=values
+                )
+                chosen = output.logits[:, -1].argmax(-1).tolist()
+                predicted = output.values[:, -1].double().tolist()
+                multipliers = [1.0] * len(chosen)
+                for row in sorted(open_rows):
+                    if chosen[row] == self.tokenizer.eos_token_id:
+                        open_rows.remove(row)
+                        continue
+                    answers[row].append(chosen[row])
+                    if chosen[row] == self.number_id:
+                        text = self.scale.write(self.scale.restore(predicted[row]))
+                        numbers[row].append(text)
+                        multipliers[row] = self._multiplier(float(text)) if text else 1.0
+                if not open_rows:
+                    break
+                ids = torch.cat([ids, ids.new_tensor(chosen)[:, None]], 1)
+                values = torch.cat([values, values.new_tensor(multipliers)[:, None]], 1)
+        finally:
+            model.train(training)
+        return [
+            Generated(self.decode(answer, texts), truncated=row in open_rows, ids=answer)
+            for row, (answer, texts) in enumerate(zip(answers, numbers, strict=True))
+        ]

@@ -1,0 +1,93 @@
+"""Objectives of the methods that write numbers in a way of their own: each accepts that encoding and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from ntl.losses import _checks as check
+from ntl.losses import functional
+from ntl.losses.functional import Counts
+from ntl.losses.objectives import CrossEntropy, CrossEntropyWithNTL, LossParts, Objective, _get, _logits
+from ntl.numbers import NumberVocabulary
+
+
+class RegressionTransformer(CrossEntropy):
+    """Cross-entropy over the Regression Transformer's tokens."""
+
+    encodings = ("rt",)
+
+
+class RegressionTransformerWithNTL(CrossEntropyWithNTL):
+    """Cross-entropy over the Regression Transformer's tokens + λ·NTL; the value of a token is its digit.
+
+    The number tokens of all places take part in every position: with "was" a right digit at a wrong place costs
+    nothing but cross-entropy.
+    """
+
+    encodings = ("rt",)
+
+
+def value_loss(predicted: Tensor, target: Tensor, count: Tensor | float | None = None) -> Tensor:
+    """Return the mean of (predicted − target)² over the positions that have a target.
+
+    Args:
+        predicted, target: (…), standardised numbers; NaN in `target` where there is none.
+        count: what the sum is divided by in place of the number of targets. Without any the loss is 0.
+    """
+    mask = target.isfinite()
+    loss = (predicted - target.nan_to_num().to(predicted)) ** 2
+    return functional._reduce(loss, mask, "mean", None, count)
+
+
+class XVal(Objective):
+    """xVal: (1 − w)·CE + w·MSE, CE over all labels and MSE over the standardised numbers; parts "ce" and "mse".
+
+    The checkpoint is chosen by the total: the cross-entropy says where a number stands, and not which.
+    """
+
+    encodings = ("xval",)
+    selection = "loss"
+    number_parts = ("mse",)
+
+    def __init__(self, numbers: NumberVocabulary, *, weight: float = 0.5) -> None:
+        """`weight`: w, from 0 to 1; with one half the total is (CE + MSE) / 2."""
+        super().__init__(numbers)
+        check.check_real("weight", weight, "0.5 weighs cross-entropy and squared error alike")
+        if weight > 1:
+            raise ValueError(f"got weight={weight!r}, expected at most 1: it is the share of the squared error")
+        self.weight = weight
+
+    def _losses(self, outputs: Any, batch: Mapping[str, Tensor], counts: Counts | None) -> tuple[Tensor, Tensor]:
+        labels, numbers = (None, None) if counts is None else counts
+        ce = functional.cross_entropy(_logits(outputs), batch["labels"], self.numbers, count=labels)
+        return ce, value_loss(_get(outputs, "values"), batch["labels_value"], numbers)
+
+    def forward(self, outputs: Any, batch: Mapping[str, Tensor], counts: Counts | None = None) -> LossParts:
+        """Return the loss of `logits` (B, T, C) and `values` (B, T) against `labels` and `labels_value` (B, T)."""
+        ce, mse = self._losses(outputs, batch, counts)
+        return LossParts((1 - self.weight) * ce + self.weight * mse, {"ce": ce.detach(), "mse": mse.detach()})
+
+    def terms(self, outputs: Any, batch: Mapping[str, Tensor], counts: Counts | None = None) -> dict[str, Tensor]:
+        """Return {"ce": (1 − w)·CE, "mse": w·MSE}."""
+        ce, mse = self._losses(outputs, batch, counts)
+        return {"ce": (1 - self.weight) * ce, "mse": self.weight * mse}
+
+
+class RegressionHead(Objective):
+    """The mean squared error of one number per question, standardised as the encoding says; part "mse"."""
+
+    encodings = ("scalar",)
+    selection = "mse"
+    number_parts = ("mse",)
+
+    def forward(self, outputs: Any, batch: Mapping[str, Tensor], counts: Counts | None = None) -> LossParts:
+        """Return the loss of `values` (B, T) against `labels_value` (B, T)."""
+        mse = value_loss(_get(outputs, "values"), batch["labels_value"], None if counts is None else counts.numbers)
+        return LossParts(mse, {"mse": mse.detach()})
+
+    def terms(self, outputs: Any, batch: Mapping[str, Tensor], counts: Counts | None = None) -> dict[str, Tensor]:
+        """Return {"mse": the total}."""
+        return {"mse": self(outputs, batch, counts).total}

@@ -1,0 +1,69 @@
+"""T5 that reads and says numbers as xVal does: a token's embedding times its value, and a head for the value."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from transformers import T5Config, T5ForConditionalGeneration
+from transformers.modeling_outputs import BaseModelOutput
+
+from ntl.models.numbers import NumberHead, NumberOutput
+
+POSITIONS = 1024  # learnt positions of a stack, unless the configuration says otherwise (`xval_positions`)
+
+
+class XValT5(T5ForConditionalGeneration):
+    """T5 with a value for each token, learnt positions beside its relative ones, and a number head on the decoder.
+
+    Without positions a normalised embedding would forget its length, and with it the value. Positions beyond the last
+    learnt one share it.
+    """
+
+    def __init__(self, config: T5Config) -> None:
+        super().__init__(config)
+        positions = getattr(config, "xval_positions", POSITIONS)
+        self.encoder_positions = nn.Embedding(positions, config.d_model)
+        self.decoder_positions = nn.Embedding(positions, config.d_model)
+        self.number_head = NumberHead(config.d_model)
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, NumberHead):
+            module.draw()
+
+    def encode(self, input_ids: Tensor, values: Tensor, attention_mask: Tensor) -> BaseModelOutput:
+        """Return the encoder's states of tokens (B, S) with their values."""
+        embedded = self._embed(input_ids, values, self.encoder_positions)
+        return self.encoder(inputs_embeds=embedded, attention_mask=attention_mask)
+
+    def forward(
+        self,
+        attention_mask: Tensor,
+        decoder_input_ids: Tensor,
+        decoder_values: Tensor,
+        input_ids: Tensor | None = None,
+        values: Tensor | None = None,
+        encoder_outputs: BaseModelOutput | None = None,
+    ) -> NumberOutput:
+        """Predict the token and the number after each decoder position.
+
+        Args:
+            input_ids, values, attention_mask: (B, S); the values multiply the embeddings, 1 leaves a token as it is.
+            decoder_input_ids, decoder_values: (B, T), likewise.
+            encoder_outputs: what `encode` returned, in place of input_ids and values.
+        """
+        encoded = self.encode(input_ids, values, attention_mask) if encoder_outputs is None else encoder_outputs
+        hidden = self.decoder(
+            inputs_embeds=self._embed(decoder_input_ids, decoder_values, self.decoder_positions),
+            encoder_hidden_states=encoded.last_hidden_state,
+            encoder_attention_mask=attention_mask,
+            use_cache=False,
+        ).last_hidden_state
+        scaled = hidden * self.model_dim**-0.5 if self.config.scale_decoder_outputs else hidden
+        return NumberOutput(logits=self.lm_head(scaled), values=self.number_head(hidden))
+
+    def _embed(self, ids: Tensor, values: Tensor, positions: nn.Embedding) -> Tensor:
+        place = torch.arange(ids.shape[1], device=ids.device).clamp_max(positions.num_embeddings - 1)
+        embedded = self.shared(ids)
+        return embedded * values[..., None].to(embedded) + positions(place)

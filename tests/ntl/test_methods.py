@@ -1,0 +1,79 @@
+"""Every method learns: 32 questions by heart, through the same batches, objective and answers as a run."""
+
+import random
+from decimal import Decimal
+
+import pytest
+import tiny
+import torch
+
+from experiments import configuration
+from experiments.parts import instantiate
+from ntl import evaluation
+from ntl.data import EncodedDataset, layout_for, model_inputs
+from ntl.encodings import TrainedBPE
+from ntl.models import build
+from ntl.settings import EvalSettings
+
+TEXTS = ("ce", "ntl_was", "gce", "gce_ntl_was", "dist2", "del", "rt", "rt_ntl")
+NUMBERS = ("xval", "regression_head")
+SIZE = {
+    "t5": {"d_model": 64, "d_kv": 32, "d_ff": 128, "num_layers": 2, "num_decoder_layers": 2},
+    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 2},
+}
+
+
+def questions():
+    """32 differences of numbers with up to two decimals, half of them negative."""
+    draw = random.Random(0)
+    rows = []
+    for _ in range(32):
+        a, b = (Decimal(draw.randint(0, 9999)).scaleb(-draw.randint(0, 2)) for _ in range(2))
+        rows.append({"question": f"What is {a:f} - {b:f}?", "answer": f"{a - b:f}"})
+    return rows
+
+
+def learn(family, *overrides, steps=500, rate=3e-3):
+    """Train a tiny model on all rows at once, and return its answers."""
+    parts = instantiate(configuration.compose([f"model={family}_nano", "logger=none", *overrides]))
+    rows = questions()
+    encoding = parts.encoding(TrainedBPE([row[part] for row in rows for part in row] * 2, vocab_size=300))
+    encoding.fit({"train": rows})
+    model = build(tiny.settings(family, architecture=SIZE[family]), encoding, seed=0).train()
+    objective = parts.objective(numbers=encoding.numbers)
+    layout, data = layout_for(family == "t5", encoding), EncodedDataset(rows, encoding)
+    batch = layout.train_batch(list(data))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
+    for _ in range(steps):
+        loss = objective(model(**model_inputs(batch)), batch, objective.count(batch["labels"])).total
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+    answers = evaluation.answer(model, encoding, layout, data, EvalSettings(beams=1), data.longest_answer() + 4)
+    return evaluation.score(answers, rows, kind="number", fill="0").metrics["all"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["t5", "gpt2"])
+@pytest.mark.parametrize("loss", [*TEXTS, "ntl_was/subword"])
+def test_a_method_that_writes_digits_learns_by_heart(family, loss):
+    loss, _, encoding = loss.partition("/")
+    overrides = [f"loss={loss}"] + ([f"loss.encoding={encoding}", "loss.squash=2"] if encoding else [])
+    assert learn(family, *overrides)["accuracy"] >= 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "overrides"),
+    [
+        ("t5", ["loss=xval"]),
+        ("t5", ["loss=regression_head"]),
+        ("gpt2", ["loss=regression_head"]),
+        ("t5", ["loss=regression_head", "loss.encoding_options.log=true", "loss.encoding_options.standardise=false"]),
+    ],
+)
+def test_a_method_that_regresses_learns_by_heart(family, overrides):
+    assert learn(family, *overrides)["r2"] >= 0.99
