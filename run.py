@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from experiments import configuration
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 configuration.register()
 log = logging.getLogger("run")
+OURS = ("data_prep", "experiments", "ntl")
 
 
 @hydra.main(config_path="conf", config_name="config", version_base="1.3")
@@ -50,15 +52,17 @@ def run(config: Mapping[str, Any], one_thread: bool = False) -> None:
 
     from ntl import models, runs
 
+    models.find(parts.model)
     torch.set_num_threads(1 if one_thread else parts.train.threads or torch.get_num_threads())
     paths = {name: Path(path) for name, path in config["paths"].items()}
     prepared = parts.dataset.prepare(paths["data"])
     identity = runs.run_id(config, prepared.fingerprint, models.fingerprint(parts.model))
     record = runs.Run(config, identity, paths["results"], paths["outputs"])
-    todo = record.todo(retry=config["retry"])
-    log.info("%s: %s", identity, f"{todo}, it is {record.status()}" if todo == "skip" else todo)
+    todo, status = record.todo(retry=config["retry"]), record.status()
     if todo == "skip":
+        log.info("%s: skip, it is %s%s", identity, status, "; retry=true runs it again" if status == "failed" else "")
         return
+    log.info("%s: %s", identity, todo)
     try:
         with record.lease(retry=config["retry"]):
             execute_or_fail(config, parts, prepared, record)
@@ -70,12 +74,12 @@ def run(config: Mapping[str, Any], one_thread: bool = False) -> None:
 
 def execute_or_fail(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, record: Run) -> None:
     """Execute; a run that cannot go on is recorded as failed with its reason, and other runs go on."""
-    from ntl import runs
+    from ntl import models, runs
 
     try:
         execute(config, parts, prepared, record)
-    except (runs.RecordNotWritten, runs.LeaseLost):
-        raise  # nothing can be recorded, or it is another process's to record
+    except (runs.RecordNotWritten, runs.LeaseLost, models.NotAvailable):
+        raise  # nothing can be recorded, or it is another process's to record, or another time it may be there
     except Exception as error:
         record.fail(error)
         log.error("%s: failed: %s", record.id, error)
@@ -208,9 +212,10 @@ def check(arguments: Sequence[str]) -> None:
         return  # --help, --cfg and the like start no run
     configs = configuration.compose_all(arguments)
     from experiments.parts import instantiate
+    from ntl import models
 
     for config in configs:
-        instantiate(config)
+        models.find(instantiate(config).model)
 
 
 def predict(arguments: Sequence[str]) -> None:
@@ -242,12 +247,23 @@ def predict(arguments: Sequence[str]) -> None:
         print(text)
 
 
+def is_ours(error: Exception) -> bool:
+    """Whether an error's text says all there is to say; others are shown with where they came from."""
+    return isinstance(error, HydraException) or type(error).__module__.partition(".")[0] in OURS
+
+
 if __name__ == "__main__":
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # let errors through to here
     try:
         if sys.argv[1:2] == ["predict"]:
             predict(sys.argv[2:])
         else:
             check(sys.argv[1:])
             main()
-    except configuration.ConfigurationError as error:
+    except KeyboardInterrupt as stop:
+        print(f"stopped: {stop or 'interrupted'}; the same command goes on from here", file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:
+        if not is_ours(error):
+            raise
         sys.exit(f"error: {error}")

@@ -49,8 +49,12 @@ def check(settings: EvalSettings) -> None:
         raise ValueError(f"eval.examples: got {settings.examples}, expected an integer of at least 1, or null for all")
 
 
+class TooLong(ValueError):
+    """A question that leaves the model no room for an answer."""
+
+
 def check_lengths(config: Any, layout: Layout, data: Mapping[str, EncodedDataset], max_new_tokens: int) -> None:
-    """Raise a ValueError for a split with a question that leaves a model too few positions to answer.
+    """Raise TooLong for a split with a question that leaves a model too few positions to answer.
 
     Args:
         config: of the model; one without a limit of positions (T5) takes everything.
@@ -65,7 +69,7 @@ def check_lengths(config: Any, layout: Layout, data: Mapping[str, EncodedDataset
         prompt = max((layout.length((question, empty)) - 1 for question, _ in items), default=0)
         forced = max((layout.length(item) - 1 for item in items), default=0)  # the reference answer, as trained
         if max(prompt + max_new_tokens, forced) > limit:
-            raise ValueError(
+            raise TooLong(
                 f"the split '{split}' needs {max(prompt + max_new_tokens, forced)} positions (its longest question has "
                 f"{prompt} tokens, and answers have up to {max_new_tokens}), and the model has {limit}: leave out long "
                 "questions, lower eval.margin, or, from scratch, raise model.architecture.n_positions"

@@ -23,6 +23,10 @@ SEQ2SEQ = ("t5",)
 FAMILIES = ("t5", "gpt2")
 
 
+class NotAvailable(ValueError):
+    """Weights or a tokenizer that are neither on the hub, nor in its cache, nor in a local folder."""
+
+
 def source(settings: ModelSettings) -> str | None:
     """Where weights and tokenizer are read from: the local folder where one is given, else the hub id."""
     return settings.path or settings.hub
@@ -52,12 +56,16 @@ def check(settings: ModelSettings) -> None:
     if settings.path is not None and not Path(settings.path).is_dir():
         raise ValueError(f"model.path: '{settings.path}' is no folder; give one in the hub's layout (config.json, …)")
     if settings.tokenizer == "bpe" and settings.vocab_size < 258:
+<<<<<<< ours
         raise ValueError(
             f"model.vocab_size: got {settings.vocab_size}, expected at least 258: bytes and specials"
         )
     tokens = settings.question_tokens
     if tokens is not None and tokens < 1:
         raise ValueError(f"model.question_tokens: got {tokens}, expected an integer of at least 1, or null for all")
+=======
+        raise ValueError(f"model.vocab_size: got {settings.vocab_size}, expected at least 258: bytes and specials")
+>>>>>>> theirs
     if settings.init == "scratch":
         _check_architecture(settings.family, json.dumps(settings.architecture, sort_keys=True))
 
@@ -88,6 +96,30 @@ def _config_class(family: str) -> type[PreTrainedConfig]:
     return {"t5": transformers.T5Config, "gpt2": transformers.GPT2Config}[family]
 
 
+def find(settings: ModelSettings) -> None:
+    """Raise NotAvailable if what is to be read from the hub is neither there nor in the local cache."""
+    if "pretrained" in (settings.init, settings.tokenizer) and settings.path is None:
+        _find(settings.name, settings.hub, settings.revision)
+
+
+@cache
+def _find(name: str, hub: str, revision: str | None) -> None:
+    from transformers.utils import cached_file
+
+    try:
+        cached_file(hub, "config.json", revision=revision)
+    except (OSError, ValueError) as error:
+        raise _not_available(name, hub, error) from error
+
+
+def _not_available(name: str, where: str | None, error: Exception) -> NotAvailable:
+    first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return NotAvailable(
+        f"model '{name}' could not be read from '{where}' ({first}); give a local folder in the hub's layout by "
+        "model.path=<folder>, or train the same size from scratch by model.init=scratch model.tokenizer=bpe"
+    )
+
+
 def tokenizer_source(settings: ModelSettings, rows: Sequence[Row]) -> TokenizerSource:
     """The tokenizer that a model's encoding starts from: its own, or one trained on the training rows."""
     from ntl.encodings import PretrainedTokenizer, TrainedBPE
@@ -106,7 +138,7 @@ def build(settings: ModelSettings, encoding: Encoding, seed: int) -> PreTrainedM
         seed: the run's seed; weights drawn from scratch depend on it and on each parameter's name.
 
     Raises:
-        ValueError: weights that cannot be had; the text says where they were sought and what to do.
+        NotAvailable: weights that cannot be had; the text says where they were sought and what to do.
     """
     check(settings)
     if settings.init == "scratch":
@@ -132,12 +164,7 @@ def _read(settings: ModelSettings, encoding: Encoding) -> PreTrainedModel:
             source(settings), revision=settings.revision, dtype="float32"
         )
     except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise ValueError(
-            f"the weights of model '{settings.name}' could not be read from '{source(settings)}' ({first}); "
-            "give a local folder in the hub's layout by model.path=<folder>, or train the same size from "
-            "scratch by model.init=scratch"
-        ) from error
+        raise _not_available(settings.name, source(settings), error) from error
     tokens = len(encoding.tokenizer)
     if tokens > model.get_input_embeddings().weight.shape[0]:
         # Past a multiple of 64, as tensor cores like it and as the published runs did.
