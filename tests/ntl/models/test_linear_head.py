@@ -1,0 +1,294 @@
+"""A model that returns the loss in place of logits: the same numbers, in every use that training makes of it."""
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from torch import nn
+
+from ntl import training
+from ntl.data import model_inputs
+from ntl.losses import CrossEntropy, CrossEntropyWithNTL, LossParts, Objective
+from ntl.models.linear_head import LinearHead, choose
+from ntl.settings import TrainSettings
+
+UNTIED = {"architecture": {"tie_word_embeddings": False}}
+MODELS = {
+    "t5": ("t5", {}),
+    "t5, untied": ("t5", UNTIED),
+    "gpt2": ("gpt2", {}),
+    "gpt2, untied, with bias": ("gpt2", UNTIED),
+}
+EXACT = {"rtol": 1e-10, "atol": 1e-12}
+
+
+def made(name, **options):
+    family, size = MODELS[name]
+    model = tiny.model(family, seed=3, spread=0.3, **size, **options).double()
+    if "bias" in name:
+        bias = torch.randn(model.config.vocab_size, dtype=torch.float64)
+        model.lm_head.bias = nn.Parameter(bias)
+    return model, tiny.layout(family, loss_on="all" if family == "gpt2" else "answer")
+
+
+def objective(model, **options):
+    return CrossEntropyWithNTL(tiny.encoding().numbers.resized(model.config.vocab_size), **options)
+
+
+def batch_of(layout, rows=slice(0, 8)):
+    data = tiny.dataset()
+    return layout.train_batch([data[index] for index in range(len(data))[rows]])
+
+
+def gradients(model, total):
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    return dict(zip(names, torch.autograd.grad(total, parameters), strict=True))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("counted", [False, True])
+def test_same_loss_and_gradients_as_from_logits(name, counted):
+    model, layout = made(name, dropout=0.2)
+    loss, batch = objective(model, reweigh=True), batch_of(layout)
+    counts = loss.count(batch["labels"]) if counted else None
+    model.train()
+    torch.manual_seed(1)
+    expected = loss(model(**model_inputs(batch)), batch, counts)
+    torch.manual_seed(1)
+    with LinearHead(model, loss):
+        got = model(**model_inputs(batch), labels=batch["labels"], counts=counts)
+    assert isinstance(got, LossParts)
+    torch.testing.assert_close(got.total, expected.total, **EXACT)
+    torch.testing.assert_close(got.parts, expected.parts, **EXACT)
+    torch.testing.assert_close(gradients(model, got.total), gradients(model, expected.total), **EXACT)
+
+
+@pytest.mark.parametrize("name", ["t5", "gpt2"])
+@pytest.mark.parametrize("options", [{}, {"sigma": 1.0}])
+def test_terms(name, options):
+    model, layout = made(name)
+    loss, batch = objective(model, **options), batch_of(layout)
+    expected = loss.terms(model(**model_inputs(batch)), batch)
+    with LinearHead(model, loss):
+        parts, terms = model(**model_inputs(batch), labels=batch["labels"], terms=True)
+    assert terms.keys() == expected.keys() == {"ce", "ntl"}
+    torch.testing.assert_close(sum(terms.values()), parts.total, **EXACT)
+    for term in terms:
+        torch.testing.assert_close(terms[term], expected[term], **EXACT)
+        theirs = torch.autograd.grad(expected[term], list(model.parameters()), retain_graph=True)
+        ours = torch.autograd.grad(terms[term], list(model.parameters()), retain_graph=True)
+        torch.testing.assert_close(ours, theirs, **EXACT)
+
+
+@pytest.mark.parametrize("name", ["t5", "gpt2"])
+def test_the_model_is_itself_without_labels_and_afterwards(name):
+    model, layout = made(name)
+    before = dict(vars(model))
+    inputs, labels = model_inputs(batch_of(layout)), batch_of(layout)["labels"]
+    logits = model(**inputs).logits
+    with LinearHead(model, objective(model)):
+        assert torch.equal(model(**inputs).logits, logits)
+        with pytest.raises(ValueError, match="label"):
+            model(**inputs, labels=labels + 10_000)
+        with pytest.raises(ValueError, match="specify"):
+            model(labels=labels)  # without inputs
+        assert torch.equal(model(**inputs).logits, logits)
+        prompts = layout.prompt_batch([question for question, _ in (tiny.dataset()[0], tiny.dataset()[4])])
+        inside = model.generate(**prompts, max_new_tokens=4)
+    assert torch.equal(inside, model.generate(**prompts, max_new_tokens=4))
+    assert vars(model).keys() == before.keys()
+    assert torch.equal(model(**inputs).logits, logits)
+
+
+def test_memory_is_not_that_of_logits():
+    """No tensor as large as the logits is made, in training or in validation."""
+    model, layout = made("gpt2")
+    batch, loss = batch_of(layout), objective(model)
+    size = batch["labels"].numel() * model.config.vocab_size
+
+    class Largest(torch.utils._python_dispatch.TorchDispatchMode):
+        largest = 0
+
+        def __torch_dispatch__(self, function, types, arguments=(), options=None):
+            result = function(*arguments, **(options or {}))
+            if isinstance(result, torch.Tensor):
+                self.largest = max(self.largest, result.numel())
+            return result
+
+    from ntl.losses import fused
+
+    rows, block = fused.LINEAR_ROWS, fused.BLOCK
+    fused.LINEAR_ROWS = fused.BLOCK = 8
+    try:
+        with LinearHead(model, loss), Largest() as seen:
+            model(**model_inputs(batch), labels=batch["labels"]).total.backward()
+        with Largest() as plain:
+            loss(model(**model_inputs(batch)), batch).total.backward()
+    finally:
+        fused.LINEAR_ROWS, fused.BLOCK = rows, block
+    assert seen.largest < size <= plain.largest
+
+
+class Other(Objective):
+    """One that needs logits."""
+
+
+def test_choice(monkeypatch):
+    model, _ = made("t5")
+    loss = objective(model)
+    columns = model.config.vocab_size
+    few, many = 100, 2**20 // columns + 1
+    assert choose("auto", model, loss, few) == "off"
+    assert choose("auto", model, loss, many) == "linear"
+    assert choose("auto", model, Other(loss.numbers), many) == "off"
+    assert [choose(path, model, loss, few) for path in ("linear", "logits", "off")] == ["linear", "logits", "off"]
+    for path in ("linear", "logits"):
+        with pytest.raises(ValueError, match=f"got '{path}' for Other"):
+            choose(path, model, Other(loss.numbers), few)
+    with pytest.raises(ValueError, match=r"got 'fast', expected one of auto, linear, logits, off"):
+        choose("fast", model, loss, few)
+    model.lm_head = nn.Sequential(model.lm_head)  # as an adapter would
+    assert choose("auto", model, loss, many) == "logits"
+    with pytest.raises(ValueError, match="head is a Sequential"):
+        choose("linear", model, loss, few)
+
+
+def trained(folder, family, fused, steps, dtype, **options):
+    model = tiny.model(family, seed=5, dropout=0.1).to(dtype)
+    loss = options.pop("loss", None) or objective(model)
+    settings = TrainSettings(
+        steps=steps,
+        batch_size=2,
+        accumulate=2,
+        learning_rate=3e-3,
+        warmup_steps=0,
+        eval_every=steps // 2 or 1,
+        log_every=1,
+        keep_best=False,
+        device="cpu",
+        fused=fused,
+        **options,
+    )
+    result = training.train(
+        model, tiny.layout(family), loss, tiny.dataset(), tiny.dataset(tiny.ROWS[:5]), settings, 0, Path(folder)
+    )
+    return model.state_dict(), result.history
+
+
+@pytest.mark.parametrize("family", ["t5", "gpt2"])
+def test_fifty_steps_agree(tmp_path, family):
+    """In float64, with dropout, accumulation, clipping and measured gradients: weights and every logged number."""
+    runs = {name: trained(tmp_path / name, family, name, 50, torch.float64) for name in ("off", "logits", "linear")}
+    weights, history = runs.pop("off")
+    assert {"ce", "ntl", "eval_ce", "grad_ce", "grad_ntl"} <= set().union(*history)
+    for other, rows in runs.values():
+        for name, value in weights.items():
+            torch.testing.assert_close(other[name], value, rtol=0, atol=1e-10)
+        for ours, theirs in zip(rows, history, strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-10)
+
+
+@pytest.mark.parametrize("family", ["t5", "gpt2"])
+def test_the_first_gradient_agrees_to_rounding_in_single_precision(family):
+    model = tiny.model(family, seed=5)
+    batch, loss = batch_of(tiny.layout(family)), objective(model)
+    exact = copy.deepcopy(model).double()
+    exact = gradients(exact, loss(exact(**model_inputs(batch)), batch).total)
+    found = {}
+    for name in ("plain", "fused"):
+        loss.implementation = name
+        found[name] = gradients(model, loss(model(**model_inputs(batch)), batch).total)
+    with LinearHead(model, loss):
+        found["linear"] = gradients(model, model(**model_inputs(batch), labels=batch["labels"]).total)
+    largest = max(float(value.abs().max()) for value in exact.values())
+    errors = {
+        name: max(float((value.double() - exact[key]).abs().max()) for key, value in values.items()) / largest
+        for name, values in found.items()
+    }
+    assert max(errors.values()) < 3e-6
+    assert max(errors["fused"], errors["linear"]) < 4 * errors["plain"] + 1e-7
+
+
+@pytest.mark.parametrize("path", ["logits", "linear"])
+def test_cross_entropy_is_ntl_of_weight_zero_bit_by_bit(tmp_path, path):
+    numbers = tiny.encoding().numbers
+    runs = []
+    for kind in (CrossEntropy, lambda numbers: CrossEntropyWithNTL(numbers, weight=0.0)):
+        folder = tmp_path / str(len(runs))
+        loss = kind(numbers.resized(tiny.model("t5").config.vocab_size))
+        runs.append(trained(folder, "t5", path, 6, torch.float32, loss=loss, gradient_norms_every=0)[0])
+    assert all(torch.equal(value, runs[1][name]) for name, value in runs[0].items())
+
+
+def test_the_path_is_told(tmp_path, caplog):
+    caplog.set_level("INFO", logger="ntl.training")
+    trained(tmp_path, "t5", "auto", 1, torch.float32)
+    assert "loss computed by the plain functions (train.fused=auto" in caplog.text
+    with pytest.raises(ValueError, match=r"train.fused: got 'fast'"):
+        training.check(TrainSettings(fused="fast"))
+
+
+PROGRAM = """
+import sys
+import torch
+import tiny
+from torch.nn.parallel import DistributedDataParallel
+from ntl.data import model_inputs
+from ntl.losses import Counts, CrossEntropyWithNTL
+from ntl.models.linear_head import LinearHead
+
+rank, port, path, linear, expected = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4] == "linear", sys.argv[5]
+torch.set_num_threads(1)
+if expected == "alone":
+    world, rows = 1, slice(0, 8)
+else:
+    world, rows = 2, (slice(0, 3), slice(3, 8))[rank]
+    torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+model = tiny.model("t5", seed=3, spread=0.3).double().train()
+loss = CrossEntropyWithNTL(tiny.encoding().numbers.resized(model.config.vocab_size))
+loss.implementation = "fused"
+data, layout = tiny.dataset(), tiny.layout("t5")
+counts = loss.count(layout.train_batch([data[i] for i in range(8)])["labels"])  # of all processes
+batch = layout.train_batch([data[i] for i in range(8)[rows]])
+inner = model
+with LinearHead(inner, loss) if linear else torch.enable_grad():
+    if world == 2:
+        model = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(3):
+        if linear:
+            parts = model(**model_inputs(batch), labels=batch["labels"], counts=counts)
+        else:
+            parts = loss(model(**model_inputs(batch)), batch, counts)
+        (parts.total * world).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+if rank == 0:
+    torch.save(inner.state_dict(), path)
+if world == 2:
+    torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["linear", "logits"])
+def test_two_processes_are_one(tmp_path, how):
+    """DistributedDataParallel over unequal shares of a batch, with the counts of all of it."""
+    tests = Path(__file__).parents[2]
+    environment = {"PYTHONPATH": f"{tests}:{tests.parent}", "PATH": "", "OMP_NUM_THREADS": "1"}
+    port = str(29000 + hash(str(tmp_path)) % 2000)
+
+    def start(rank, expected, path):
+        command = [sys.executable, "-c", PROGRAM, str(rank), port, str(path), how, expected]
+        return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
+    processes = [start(0, "alone", tmp_path / "one"), start(0, "both", tmp_path / "two"), start(1, "both", "")]
+    for process in processes:
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+    one, two = torch.load(tmp_path / "one"), torch.load(tmp_path / "two")
+    torch.testing.assert_close(two, one, rtol=0, atol=1e-12)
