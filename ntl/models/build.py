@@ -56,16 +56,12 @@ def check(settings: ModelSettings) -> None:
     if settings.path is not None and not Path(settings.path).is_dir():
         raise ValueError(f"model.path: '{settings.path}' is no folder; give one in the hub's layout (config.json, …)")
     if settings.tokenizer == "bpe" and settings.vocab_size < 258:
-<<<<<<< ours
         raise ValueError(
             f"model.vocab_size: got {settings.vocab_size}, expected at least 258: bytes and specials"
         )
     tokens = settings.question_tokens
     if tokens is not None and tokens < 1:
         raise ValueError(f"model.question_tokens: got {tokens}, expected an integer of at least 1, or null for all")
-=======
-        raise ValueError(f"model.vocab_size: got {settings.vocab_size}, expected at least 258: bytes and specials")
->>>>>>> theirs
     if settings.init == "scratch":
         _check_architecture(settings.family, json.dumps(settings.architecture, sort_keys=True))
 
