@@ -12,6 +12,7 @@ import resource
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,11 +110,14 @@ def execute(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, rec
     model.to("cuda" if torch.cuda.is_available() and parts.train.device == "auto" else "cpu")
     objective = parts.objective(numbers=encoding.numbers)
     layout = layouts.layout_for(model.config.is_encoder_decoder, encoding, parts.model.loss_on)
-    train_data = layouts.EncodedDataset(rows["train"], encoding)
-    validation = layouts.EncodedDataset(rows["validation"][: parts.train.eval_examples], encoding)
-    test_data = {split: layouts.EncodedDataset(tests[split], encoding) for split in tests}
+    encoded = partial(layouts.EncodedDataset, encoding=encoding, question_tokens=parts.model.question_tokens)
+    train_data = encoded(rows["train"])
+    validation = encoded(rows["validation"][: parts.train.eval_examples])
+    test_data = {split: encoded(tests[split]) for split in tests}
     limit = train_data.longest_answer() + parts.eval.margin
     counted = {"data": encoding.take_report()}  # such as numbers that were rounded
+    if cut := {split: data.cut for split, data in {"train": train_data, **test_data}.items() if data.cut}:
+        counted["questions cut"] = cut
     everything = {"train": train_data, "validation, while training": validation, **test_data}
     evaluation.check_lengths(model.config, layout, everything, limit)
 

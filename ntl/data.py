@@ -25,11 +25,19 @@ Encoded = dict[str, list]
 
 
 class EncodedDataset(torch.utils.data.Dataset):
-    """Rows with their questions and answers encoded once, up front."""
+    """Rows with their questions and answers encoded once, up front.
 
-    def __init__(self, rows: Sequence[Row], encoding: Encoding) -> None:
+    Of a question only the first `question_tokens` tokens are kept (None: all); `cut` counts the longer ones.
+    """
+
+    def __init__(self, rows: Sequence[Row], encoding: Encoding, question_tokens: int | None = None) -> None:
         self.rows = rows
         self.items = [(encoding.encode(row["question"]), encoding.encode_answer(row["answer"])) for row in rows]
+        self.cut = 0
+        for question, _ in self.items if question_tokens is not None else ():
+            self.cut += len(question["input_ids"]) > question_tokens
+            for values in question.values():
+                del values[question_tokens:]
 
     def __len__(self) -> int:
         return len(self.items)

@@ -29,6 +29,7 @@ class ModelSettings:
     path: NotIdentity[str | None] = None  # local folder in the hub's layout, taken instead of the hub
     tokenizer: str = "bpe"  # "bpe": trained on the training split; "pretrained": the model's own
     vocab_size: int = 512  # of the trained tokenizer, at most
+    question_tokens: int | None = None  # of longer questions the rest is cut off, and they are counted
     loss_on: str = "answer"  # decoder-only models: "answer", or "all" for question and answer
     architecture: dict[str, Any] = field(default_factory=dict)  # arguments of the configuration class
 
