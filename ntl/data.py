@@ -67,7 +67,9 @@ class EncoderDecoder:
         self.encoding = encoding
         self.pads, self.target_pads = encoding.pad_values, encoding.target_pads
         self.end = {"input_ids": encoding.tokenizer.eos_token_id}
-        self.start = {"input_ids": encoding.tokenizer.pad_token_id}
+        start = encoding.decoder_start_id
+        self.start = {"input_ids": encoding.tokenizer.pad_token_id if start is None else start}
+        self.prefix = _prefix(encoding)
 
     def train_batch(self, items: Sequence[tuple[Encoded, Encoded]]) -> dict[str, torch.Tensor]:
         """Returns input_ids, attention_mask (B, S); decoder_input_ids, labels (B, T); and further keys alike."""
@@ -84,21 +86,28 @@ class EncoderDecoder:
 
     def prompt_batch(self, questions: Sequence[Encoded]) -> dict[str, torch.Tensor]:
         """Returns input_ids and attention_mask (B, S), padded on the right."""
-        questions = [{key: [*q[key], self.end.get(key, pad)] for key, pad in self.pads.items()} for q in questions]
+        questions = [
+            {key: [*self.prefix[key], *q[key], self.end.get(key, pad)] for key, pad in self.pads.items()}
+            for q in questions
+        ]
         return _prompt(questions, self.pads, left=False)
 
     def length(self, item: tuple[Encoded, Encoded]) -> int:
-        return len(item[0]["input_ids"]) + len(item[1]["input_ids"]) + 2
+        return len(self.prefix["input_ids"]) + len(item[0]["input_ids"]) + len(item[1]["input_ids"]) + 2
 
 
 class DecoderOnly:
-    """Question, a line break, answer and end token in one sequence; loss on the answer, or on all of it."""
+    """Question, a line break, answer and end token in one sequence; loss on the answer, or on all of it.
+
+    A sequence begins with what the tokenizer itself puts before a text: Llama's `<s>`, nothing for GPT-2 and Qwen.
+    """
 
     def __init__(self, encoding: Encoding, loss_on: str = "answer") -> None:
         self.encoding = encoding
         self.pads, self.target_pads = encoding.pad_values, encoding.target_pads
         self.end = {"input_ids": encoding.tokenizer.eos_token_id}
         self.loss_on_all = loss_on == "all"
+        self.prefix = _prefix(encoding)
         self.separator = encoding.encode("\n")
 
     def train_batch(self, items: Sequence[tuple[Encoded, Encoded]]) -> dict[str, torch.Tensor]:
@@ -108,7 +117,7 @@ class DecoderOnly:
             main = key == "input_ids"
             inputs, labels = [], []
             for question, answer in items:
-                prompt = [*question[key], *self.separator[key]]
+                prompt = [*self.prefix[key], *question[key], *self.separator[key]]
                 whole = [*prompt, *answer[key], self.end.get(key, pad)]
                 inputs.append(whole[:-1])
                 unseen = [] if self.loss_on_all else [IGNORE if main else pad] * (len(prompt) - 1)
@@ -122,11 +131,12 @@ class DecoderOnly:
 
     def prompt_batch(self, questions: Sequence[Encoded]) -> dict[str, torch.Tensor]:
         """Returns input_ids and attention_mask (B, S), padded on the left, so that every row ends where it goes on."""
-        questions = [{key: [*q[key], *self.separator[key]] for key in self.pads} for q in questions]
+        questions = [{key: [*self.prefix[key], *q[key], *self.separator[key]] for key in self.pads} for q in questions]
         return _prompt(questions, self.pads, left=True)
 
     def length(self, item: tuple[Encoded, Encoded]) -> int:
-        return len(item[0]["input_ids"]) + len(self.separator["input_ids"]) + len(item[1]["input_ids"]) + 1
+        around = len(self.prefix["input_ids"]) + len(self.separator["input_ids"])
+        return around + len(item[0]["input_ids"]) + len(item[1]["input_ids"]) + 1
 
 
 def layout_for(model_is_encoder_decoder: bool, encoding: Encoding, loss_on: str = "answer") -> Layout:
@@ -137,6 +147,12 @@ def layout_for(model_is_encoder_decoder: bool, encoding: Encoding, loss_on: str 
 def model_inputs(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The part of a batch that the model's `forward` takes."""
     return {key: value for key, value in batch.items() if not key.startswith("labels")}
+
+
+def _prefix(encoding: Encoding) -> Encoded:
+    """What every text begins with, as `encode` would return it."""
+    pads = encoding.pad_values | encoding.target_pads
+    return {key: encoding.prefix if key == "input_ids" else [pad] * len(encoding.prefix) for key, pad in pads.items()}
 
 
 def _prompt(rows: Sequence[Encoded], pads: Mapping[str, Any], left: bool) -> dict[str, torch.Tensor]:

@@ -6,7 +6,10 @@ module loads neither torch nor transformers, so a misspelt key is answered at on
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 T = TypeVar("T")
@@ -17,12 +20,26 @@ NOT_IDENTITY = "cannot change a result"
 NotIdentity = Annotated[T, NOT_IDENTITY]
 
 
+CUSTOM = "custom"  # the name of a model whose name is to be taken from its source
+
+
+@dataclass
+class LoraSettings:
+    """Low-rank adapters (LoRA) that are trained in place of a model's own weights."""
+
+    r: int = 16  # rank of an adapter
+    alpha: float = 32.0  # an adapter's product is scaled by alpha / r
+    dropout: float = 0.0
+    targets: Any = "all-linear"  # linear layers that get an adapter: a list of the ends of their names, as
+    # [q_proj, v_proj], or a regular expression of whole names, or "all-linear" for all but the output layer
+
+
 @dataclass
 class ModelSettings:
     """A model: where its weights and tokenizer come from, and its size when it is built from scratch."""
 
     name: str
-    family: str  # "t5" or "gpt2": how questions and answers are laid out, and which configuration class is built
+    family: str  # "t5", "gpt2", or "auto": any encoder-decoder or decoder-only model, as its own config.json says
     init: str = "scratch"  # "scratch" or "pretrained"
     hub: str | None = None  # id on the model hub
     revision: str | None = None
@@ -32,6 +49,42 @@ class ModelSettings:
     question_tokens: int | None = None  # of longer questions the rest is cut off, and they are counted
     loss_on: str = "answer"  # decoder-only models: "answer", or "all" for question and answer
     architecture: dict[str, Any] = field(default_factory=dict)  # arguments of the configuration class
+    lora: LoraSettings | None = None  # train adapters on pretrained weights; None trains all weights
+
+    def __post_init__(self) -> None:
+        if isinstance(self.lora, Mapping):
+            self.lora = LoraSettings(**self.lora)
+
+
+def with_source(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a model of family "auto" with its `hub` or `path` set, and a name fit for a file.
+
+    A person gives the source as `model.name`, a folder or else a hub id: `Qwen/Qwen2.5-0.5B` becomes the name
+    `Qwen2.5_0.5B` with `hub: Qwen/Qwen2.5-0.5B`. Other models are returned as they are.
+
+    Raises:
+        ValueError: the name looks like a folder, and there is none.
+    """
+    model = dict(model)
+    if model["family"] != "auto":
+        return model
+    name = model["name"]
+    if name != CUSTOM and model["hub"] is None and model["path"] is None:
+        folder = Path(name).expanduser()
+        if folder.is_dir():
+            model["path"] = str(folder)
+        elif folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+            raise ValueError(
+                f"model.name: got '{name}', which is no folder; give a folder in the hub's layout, or a hub id "
+                "such as Qwen/Qwen2.5-0.5B"
+            )
+        else:
+            model["hub"] = name
+    source = model["path"] or model["hub"]
+    if source is not None:
+        shown = Path(source).expanduser().resolve().name if name in (CUSTOM, source) or "/" in name else name
+        model["name"] = re.sub(r"[^A-Za-z0-9_.]+", "_", shown).strip("_.") or CUSTOM
+    return model
 
 
 @dataclass

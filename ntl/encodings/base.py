@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -38,6 +39,8 @@ class Encoding:
     Attributes:
         tokenizer: a fast tokenizer with end and padding token.
         numbers: the number tokens, for logits as wide as the model's (see `resize`).
+        decoder_start_id: what the decoder of an encoder–decoder model begins with; None is the padding token. Published
+            weights may have learnt another (see `ntl.models.build`).
         report: counters for the run's record, such as how many numbers were rounded.
 
     What an encoding can be used with stands in class attributes, which `check` compares with a run's choices:
@@ -53,6 +56,8 @@ class Encoding:
     answers: ClassVar[tuple[str, ...]] = ("number", "text")
     decodings: ClassVar[tuple[str, ...]] = ("generate",)
     because: ClassVar[str] = ""
+
+    decoder_start_id: int | None = None
 
     def __init__(self, source: TokenizerSource) -> None:
         self.tokenizer = source.load(self.split_digits)
@@ -111,6 +116,12 @@ class Encoding:
         counted = {what: count for what, count in self.report.items() if count}
         self.report.clear()
         return counted
+
+    @cached_property
+    def prefix(self) -> list[int]:
+        """What the tokenizer itself puts before a text: the id of Llama's `<s>`; nothing for T5, GPT-2 and Qwen."""
+        marked = self.tokenizer.backend_tokenizer.encode("0")
+        return marked.ids[: marked.special_tokens_mask.index(0)]
 
     @property
     def pad_values(self) -> dict[str, Any]:
