@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,14 @@ def register() -> None:
     for group, settings in SETTINGS.items():
         store.store(group=group, name="schema", node=settings)
     OmegaConf.register_new_resolver("arm_names", lambda arms: ",".join(arms) or "null", replace=True)
+    OmegaConf.register_new_resolver("arms_of", lambda name: load_experiment(name).arms, replace=True)
+    OmegaConf.register_new_resolver("arms_made_by", _made_arms, replace=True)
     OmegaConf.register_new_resolver("joined", lambda values: ",".join(map(str, values)), replace=True)
+
+
+def _made_arms(name: str) -> dict[str, list[str]]:
+    """Arms that the module of an experiment makes, where they are too many to be listed."""
+    return import_module(f"{__package__}.{name}").arms()
 
 
 def nearest(word: str, candidates: Iterable[str], count: int = 3) -> list[str]:
@@ -178,6 +186,11 @@ def compose_all(arguments: Sequence[str]) -> list[dict[str, Any]]:
     chosen = [o for o in parsed if not o.is_sweep_override() and _top(o) in ("experiment", "arms", "arm", "seeds")]
     config = _compose_checked([o.input_line for o in chosen])
     sweep = {"-m", "--multirun"} & set(arguments)
+    if config["experiment"] and not config["arms"]:
+        raise ConfigurationError(
+            f"experiment '{config['experiment']}' is computed and trains nothing: "
+            f"python -m experiments tables {config['experiment']}"
+        )
     if config["arm"] is None and config["arms"] and not sweep:
         raise ConfigurationError(
             f"experiment '{config['experiment']}' has several arms; add -m to run them all, or arm=<one of "

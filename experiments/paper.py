@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[1] / "results" / "paper"
+_METHODS = {"ce": "ce", "rt_ntl_mse": "rt_ntl@0.3"}  # in mathematics_per_module.csv
 # MultiRC's test file has no labels: the paper scores its validation file, which is the test split here.
 _SPLITS = {("multirc", "validation"): "test"}
 
@@ -62,12 +63,12 @@ class Claim:
         return round(self.sign * (self.paper_treatment - self.paper_baseline), 6) + 0.0  # no −0
 
 
-def published(experiment: str, arm: str, split: str, metric: str) -> Published | None:
-    """The published number for an arm (or a trivial predictor) of an experiment, or None.
+def published(experiment: str, arm: str, split: str, metric: str, group: str = "all") -> Published | None:
+    """The published number for an arm (or a trivial predictor) of an experiment, or None; `group` may be a module.
 
     An experiment at another scale (`gpu/ablation`, `paper/ablation`) has the same published numbers.
     """
-    return _results().get((experiment.rpartition("/")[2], arm, split, metric))
+    return _results().get((experiment.rpartition("/")[2], arm, split, metric, group))
 
 
 @cache
@@ -94,11 +95,11 @@ def claims() -> tuple[Claim, ...]:
 
 
 @cache
-def _results() -> dict[tuple[str, str, str, str], Published]:
-    results: dict[tuple[str, str, str, str], Published] = {}
+def _results() -> dict[tuple[str, str, str, str, str], Published]:
+    results = _by_module()
     for row in _rows("paper_results.csv"):
         split = _SPLITS.get((row["experiment"], row["split"]), row["split"])
-        key = (row["experiment"], row["arm"], split, row["metric"])
+        key = (row["experiment"], row["arm"], split, row["metric"], "all")
         if key in results:
             raise ValueError(f"{FOLDER / 'paper_results.csv'}: {results[key].id} and {row['id']} are the same number")
         results[key] = Published(
@@ -112,6 +113,26 @@ def _results() -> dict[tuple[str, str, str, str], Published]:
             source=row["source"],
         )
     return results
+
+
+def _by_module() -> dict[tuple[str, str, str, str, str], Published]:
+    """What was published of each module of the mathematics data."""
+    name = "mathematics_per_module.csv"
+    return {
+        ("mathematics", _METHODS[row["method"]], row["split"], metric, row["module"]): Published(
+            id=f"{row['method']}-{row['module']}-{metric}",
+            arm=_METHODS[row["method"]],
+            split=row["split"],
+            metric=metric,
+            value=float(row[column]),
+            sd=None,
+            model="t5_base",
+            source=name,
+        )
+        for row in _rows(name)
+        for metric, column in (("accuracy", "number_accuracy"), ("log_mae", "log_mae"), ("log_r2", "log_r2"))
+        if row[column]
+    }
 
 
 def _rows(name: str) -> list[dict[str, str]]:

@@ -6,7 +6,7 @@ Nothing in a rendering depends on when or where it was made, so making it again 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,13 +29,66 @@ COLUMNS = [
 ]  # fmt: skip
 
 
+Values = Mapping[int, float]  # by seed
+
+
 @dataclass(frozen=True)
 class Comparison:
     """A paired comparison beside those to the table's baseline; `why` says what it tells."""
 
     treatment: str
     baseline: str
-    why: str
+    why: str = ""
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        return (self.treatment, self.baseline)
+
+    def sides(self, values: Callable[[str], Values]) -> tuple[Values, Values]:
+        """What is compared, from the values of each arm."""
+        return values(self.treatment), values(self.baseline)
+
+
+@dataclass(frozen=True)
+class Interaction:
+    """Whether one comparison comes out otherwise than another: the difference of their differences, seed by seed."""
+
+    first: Comparison
+    second: Comparison
+    why: str = ""
+
+    @property
+    def treatment(self) -> str:
+        return f"({self.first.treatment} − {self.first.baseline})"
+
+    @property
+    def baseline(self) -> str:
+        return f"({self.second.treatment} − {self.second.baseline})"
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        return (*self.first.arms, *self.second.arms)
+
+    def sides(self, values: Callable[[str], Values]) -> tuple[Values, Values]:
+        """The differences of both comparisons."""
+        return _differences(*self.first.sides(values)), _differences(*self.second.sides(values))
+
+
+# A heading, the headers of its columns, and the rows.
+Section = tuple[str, list[str], list[list[str]]]
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A table that needs no run: `make` computes its sections when the table is written."""
+
+    title: str
+    make: Callable[[], Sequence[Section]]
+    name: str = ""
+    notes: tuple[str, ...] = ()
+
+    def file_name(self, experiment: str) -> str:
+        return f"{experiment}_{self.name}" if self.name else experiment
 
 
 @dataclass(frozen=True)
@@ -49,7 +102,7 @@ class Table:
     name: str = ""  # suffix of the file, where an experiment has several tables
     arms: tuple[str, ...] | None = None  # None: all of the experiment
     groups: tuple[str, ...] = ("all",)  # or EACH: one section for each module that was scored
-    comparisons: tuple[Comparison, ...] = ()
+    comparisons: tuple[Comparison | Interaction, ...] = ()
     paper_setting: str = ""  # the published runs in one sentence
     notes: tuple[str, ...] = ()
 
@@ -92,21 +145,18 @@ def frame(table: Table, experiment: str, arms: Mapping[str, ArmRuns]) -> pd.Data
                     lines.append(
                         {"row": arm, "kind": "arm", **at, **_cell(values), **_counts(runs)}
                         | ({"baseline": table.baseline, **_difference(compared)} if arm != table.baseline else {})
-                        | (_published(experiment, arm, split, name) if group == "all" else {})
+                        | _published(experiment, arm, split, name, group)
                     )
                 untrained = reference.values(split, name, group, UNTRAINED) if reference else {}
                 lines.append({"row": UNTRAINED, "kind": "untrained", **at, **_cell(untrained)})
                 for state in TRIVIAL:
                     constant = trivial_value(records, state, split, name, group)
-                    published = _published(experiment, state, split, name) if group == "all" else {}
+                    published = _published(experiment, state, split, name, group)
                     lines.append({"row": state, "kind": "constant", **at, "mean": constant, **published})
                 for comparison in table.comparisons:
-                    compared = _compare(
-                        arms[comparison.treatment].values(split, name, group),
-                        arms[comparison.baseline].values(split, name, group),
-                    )
+                    compared = _compare(*comparison.sides(lambda arm, at=(split, name, group): arms[arm].values(*at)))
                     both = {"row": comparison.treatment, "baseline": comparison.baseline, "kind": "comparison"}
-                    seeds = len(arms[comparison.treatment].seeds)
+                    seeds = len(arms[comparison.arms[0]].seeds)
                     lines.append({**both, **at, "seeds": seeds, **_difference(compared)})
     columns = pd.DataFrame(lines, columns=COLUMNS)
     whole = ["n", "seeds", "failed", "pairs"]
@@ -126,15 +176,25 @@ def same_data(arms: Iterable[ArmRuns]) -> None:
                 )
 
 
-def write(table: Table, experiment: str, arms: Mapping[str, ArmRuns], folder: Path) -> list[Path]:
+def write(table: Table | Computed, experiment: str, arms: Mapping[str, ArmRuns], folder: Path) -> list[Path]:
     """Write `<name>.md`, `.csv` and `.tex` of a table into `folder`, from one data frame. Returns the paths."""
-    numbers = frame(table, experiment, arms)
-    arms = _chosen(table, experiment, arms)
-    renderings = {
-        "md": to_markdown(table, experiment, numbers, arms),
-        "csv": to_csv(numbers),
-        "tex": to_latex(table, experiment, numbers, arms),
-    }
+    if isinstance(table, Computed):
+        made = table.make()
+        by = f"Made by `python -m experiments tables {experiment}`; computed, without any run."
+        lines = (by, *table.notes)
+        renderings = {
+            "md": _markdown(table.title, made, lines),
+            "csv": _csv(made),
+            "tex": _latex(table.title, made, lines),
+        }
+    else:
+        numbers = frame(table, experiment, arms)
+        arms = _chosen(table, experiment, arms)
+        renderings = {
+            "md": to_markdown(table, experiment, numbers, arms),
+            "csv": to_csv(numbers),
+            "tex": to_latex(table, experiment, numbers, arms),
+        }
     paths = []
     for suffix, text in renderings.items():
         path = Path(folder) / f"{table.file_name(experiment)}.{suffix}"
@@ -156,26 +216,40 @@ def to_csv(numbers: pd.DataFrame) -> str:
 
 def to_markdown(table: Table, experiment: str, numbers: pd.DataFrame, arms: Mapping[str, ArmRuns]) -> str:
     """The table for readers: one section for each split, a row per arm, the notes below."""
-    parts = [f"# {table.heading(experiment)}"]
-    for heading, headers, rows in sections(table, numbers):
+    return _markdown(table.heading(experiment), sections(table, numbers), notes(table, experiment, numbers, arms))
+
+
+def _markdown(title: str, found: Iterable[Section], lines: Iterable[str]) -> str:
+    parts = [f"# {title}"]
+    for heading, headers, rows in found:
         align = ["left"] * 2 + ["right"] * (len(headers) - 2)
         body = tabulate(rows, headers, tablefmt="pipe", colalign=align[: len(headers)], disable_numparse=True)
         parts += [f"## {heading}", body]
-    parts += ["## Notes", "\n".join(f"* {note}" for note in notes(table, experiment, numbers, arms))]
+    parts += ["## Notes", "\n".join(f"* {note}" for note in lines)]
     return "\n\n".join(parts) + "\n"
+
+
+def _csv(found: Iterable[Section]) -> str:
+    """Sections one below the other, each with its heading as first column."""
+    tables = [pd.DataFrame(rows, columns=headers).assign(section=heading) for heading, headers, rows in found]
+    return pd.concat(tables).set_index("section").to_csv(lineterminator="\n")
 
 
 def to_latex(table: Table, experiment: str, numbers: pd.DataFrame, arms: Mapping[str, ArmRuns]) -> str:
     """The same for LaTeX (booktabs): a tabular for each section, to go in a table environment; notes as comments."""
-    parts = ["\n".join(f"% {line}" for line in (table.heading(experiment), *notes(table, experiment, numbers, arms)))]
-    for heading, headers, rows in sections(table, numbers):
+    return _latex(table.heading(experiment), sections(table, numbers), notes(table, experiment, numbers, arms))
+
+
+def _latex(title: str, found: Iterable[Section], lines: Iterable[str]) -> str:
+    parts = ["\n".join(f"% {line}" for line in (title, *lines))]
+    for heading, headers, rows in found:
         align = ["left"] * 2 + ["right"] * (len(headers) - 2)
-        body = tabulate(rows, headers, tablefmt="latex_booktabs", colalign=align, disable_numparse=True)
+        body = tabulate(rows, headers, tablefmt="latex_booktabs", colalign=align[: len(headers)], disable_numparse=True)
         parts.append(f"% {heading}\n{body.translate(_LATEX)}")
     return "\n\n".join(parts) + "\n"
 
 
-def sections(table: Table, numbers: pd.DataFrame) -> list[tuple[str, list[str], list[list[str]]]]:
+def sections(table: Table, numbers: pd.DataFrame) -> list[Section]:
     """The rendered cells: (heading, headers, rows) for each split and group, then the further comparisons."""
     found = []
     main = numbers[numbers["kind"] != "comparison"]
@@ -339,7 +413,7 @@ def _lines(cells: pd.DataFrame) -> list[Any]:
 
 
 def _chosen(table: Table, experiment: str, arms: Mapping[str, ArmRuns]) -> dict[str, ArmRuns]:
-    named = [table.baseline, *(table.arms or ()), *(a for c in table.comparisons for a in (c.treatment, c.baseline))]
+    named = [table.baseline, *(table.arms or ()), *(a for c in table.comparisons for a in c.arms)]
     unknown = sorted(set(named) - set(arms))
     if unknown:
         raise ValueError(
@@ -367,6 +441,11 @@ def _compare(treatment: Mapping[int, float], baseline: Mapping[int, float]) -> P
     return paired(ours, theirs)
 
 
+def _differences(treatment: Values, baseline: Values) -> dict[int, float]:
+    """Treatment − baseline on the seeds that both have."""
+    return {seed: treatment[seed] - baseline[seed] for seed in treatment if seed in baseline}
+
+
 def _difference(comparison: Paired) -> dict[str, Any]:
     return {
         "difference": comparison.difference,
@@ -392,8 +471,8 @@ def trivial_value(records: Sequence[Record], state: str, split: str, name: str, 
     return min(values)
 
 
-def _published(experiment: str, arm: str, split: str, name: str) -> dict[str, Any]:
-    found = paper.published(experiment, arm, split, name)
+def _published(experiment: str, arm: str, split: str, name: str, group: str) -> dict[str, Any]:
+    found = paper.published(experiment, arm, split, name, group)
     if found is None:
         return {}
     return {
