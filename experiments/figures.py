@@ -8,7 +8,7 @@ again changes no byte.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,12 +57,23 @@ class Figure:
         return f"{experiment}_{suffix}" if suffix else experiment
 
 
-def write(figure: Figure, experiment: str, arms: Mapping[str, ArmRuns], folder: Path) -> list[Path]:
+@dataclass(frozen=True)
+class Computed:
+    """A figure that needs no run: `draw` makes it."""
+
+    draw: Callable[[], Canvas]
+    name: str = ""
+
+    def file_name(self, experiment: str) -> str:
+        return f"{experiment}_{self.name}" if self.name else experiment
+
+
+def write(figure: Figure | Computed, experiment: str, arms: Mapping[str, ArmRuns], folder: Path) -> list[Path]:
     """Write `<name>.png` and `.svg` of a figure into `folder`. Returns the paths."""
-    numbers = frame(figure.table, experiment, arms)
+    numbers = None if isinstance(figure, Computed) else frame(figure.table, experiment, arms)
     paths = []
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **STYLE}):
-        canvas = draw(figure, numbers, experiment)
+        canvas = figure.draw() if numbers is None else draw(figure, numbers, experiment)
         for suffix, metadata in METADATA.items():
             path = Path(folder) / f"{figure.file_name(experiment)}.{suffix}"
             path.parent.mkdir(parents=True, exist_ok=True)
