@@ -15,8 +15,8 @@ POSITIONS = 1024  # learnt positions of a stack, unless the configuration says o
 class XValT5(T5ForConditionalGeneration):
     """T5 with a value for each token, learnt positions beside its relative ones, and a number head on the decoder.
 
-    Without positions a normalised embedding would forget its length, and with it the value. Positions beyond the last
-    learnt one share it.
+    T5 normalises what its layers see, and an embedding alone would lose its length there, which is the value: beside a
+    position added to it, it does not. Positions beyond the last learnt one share it.
     """
 
     def __init__(self, config: T5Config) -> None:
