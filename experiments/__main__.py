@@ -46,7 +46,7 @@ def status(args: argparse.Namespace) -> int:
     from experiments.discovery import named
     from experiments.status import show
 
-    show(named(args.names, _own_scale_or_begun(args)), _records(args), args.outputs)
+    show(named(args.names, _own_scale_or_begun(args) if not args.names else ()), _records(args), args.outputs)
     return 0
 
 
@@ -113,20 +113,29 @@ def _records(args: argparse.Namespace):
     return args.records
 
 
-def _own_scale_or_begun(args: argparse.Namespace) -> list[str]:
-    """Every experiment of the own scale, and those at another of which there is a record."""
+def _begun(args: argparse.Namespace) -> list[str]:
+    """The experiments that there is something to show of: of which there is a record, or which need none."""
     from experiments.configuration import load_experiment
     from experiments.discovery import shown
     from experiments.records import collect
 
-    if not hasattr(args, "default"):
+    if not hasattr(args, "begun"):
         records = _records(args)
 
         def begun(name: str) -> bool:
-            return any(runs.finished or runs.failed for runs in collect(load_experiment(name), records).values())
+            experiment = load_experiment(name)
+            runs = collect(experiment, records).values()
+            return not experiment.arms or any(arm.finished or arm.failed for arm in runs)
 
-        args.default = [name for name in shown() if "/" not in name or begun(name)]
-    return args.default
+        args.begun = [name for name in shown() if begun(name)]
+    return args.begun
+
+
+def _own_scale_or_begun(args: argparse.Namespace) -> list[str]:
+    """Every experiment of the own scale, and those at another of which there is a record."""
+    from experiments.discovery import shown
+
+    return [name for name in shown() if "/" not in name or name in _begun(args)]
 
 
 def _write(args: argparse.Namespace, declared: str, write: Callable[..., list[Path]], folder: str) -> int:
@@ -134,7 +143,7 @@ def _write(args: argparse.Namespace, declared: str, write: Callable[..., list[Pa
     from experiments.discovery import module, named
     from experiments.records import collect
 
-    for name in named(args.names, _own_scale_or_begun(args) if not args.names else ()):
+    for name in named(args.names, _begun(args) if not args.names else ()):
         shown = getattr(module(name), declared, ())
         arms = collect(load_experiment(name), _records(args)) if shown else {}
         for one in shown:

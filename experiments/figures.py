@@ -129,7 +129,8 @@ def _panel(ax: Axes, cells: pd.DataFrame, arms: list[str]) -> set[str]:
     ax.grid(axis="y", color="0.92", linewidth=0.8)
     ax.set_axisbelow(True)
     low, high = ax.get_xlim()
-    return {cell.row for cell in cells.itertuples(index=False) if cell.row in LINES and low <= cell.mean <= high}
+    drawn = cells[cells["row"].isin(LINES) & cells["mean"].notna()]
+    return {cell.row for cell in drawn.itertuples(index=False) if low <= cell.mean <= high}
 
 
 def _limit(ax: Axes, cells: pd.DataFrame) -> None:
