@@ -166,7 +166,6 @@ def execute(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, rec
         metrics = {state: {split: scores[state, split].metrics for split in tests} for state in answered | trivial}
         tracker.finish(metrics["trained"])
 
-    saving.save(record.work / "model", saving.Trained(model, encoding, layout, parts.eval, limit), parts.model.loss_on)
     gpu = torch.cuda.is_available()
     fields = {
         "metrics": metrics,
@@ -202,6 +201,7 @@ def execute(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, rec
         for split, given in splits.items()
         for index, (text, cut) in enumerate(zip(given.texts, given.truncated, strict=True))
     )
+    saving.save(record.work / "model", saving.Trained(model, encoding, layout, parts.eval, limit), parts.model.loss_on)
     record.finish(fields, trained.history, predictions)
     training.remove_checkpoints(folder)
 

@@ -24,7 +24,7 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ntl.settings import EvalSettings, ModelSettings, TrainSettings
+from ntl.settings import EvalSettings, ModelSettings, TrainSettings, with_source
 
 ROOT = Path(__file__).resolve().parents[1]
 CONF = ROOT / "conf"
@@ -115,6 +115,10 @@ def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
     check_overrides(overrides)
     config = _compose(overrides)
     del config["arms"], config["seeds"]  # an experiment's, not the run's
+    try:
+        config["model"] = with_source(config["model"])
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from error
     for name, settings in SETTINGS.items():
         config[name]["_target_"] = f"{settings.__module__}.{settings.__qualname__}"
     return config

@@ -57,7 +57,7 @@ def instantiate(config: Mapping[str, Any]) -> Parts:
             eval=_make(config["eval"]),
             tracker=_make(config["logger"]),
         )
-        models.check(parts.model)
+        models.check(parts.model, parts.encoding.func)
         training.check(parts.train)
         evaluation.check(parts.eval)
         parts.dataset.check()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ntl.data import Layout, layout_for
+from ntl.models import lora
 from ntl.settings import EvalSettings
 
 if TYPE_CHECKING:
@@ -33,10 +34,10 @@ class Trained(NamedTuple):
 
 
 def save(folder: Path, trained: Trained, loss_on: str) -> None:
-    """Write a trained model to `folder`, replacing what was there."""
+    """Write a trained model to `folder`, replacing what was there; adapters (LoRA) are merged into its weights."""
     temporary = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(temporary, ignore_errors=True)
-    trained.model.save_pretrained(temporary)
+    lora.merged(trained.model).save_pretrained(temporary)
     trained.encoding.save(temporary)
     answering = {
         "encoding": trained.encoding.name,
@@ -71,6 +72,7 @@ def load(folder: Path) -> Trained:
     model = encoding.model_class(config).from_pretrained(folder)
     encoding.adapt(model)
     encoding.resize(model.config.vocab_size)
+    encoding.decoder_start_id = getattr(config, "decoder_start_token_id", None)
     return Trained(
         model=model.eval(),
         encoding=encoding,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -27,11 +27,11 @@ CUSTOM = "custom"  # the name of a model whose name is to be taken from its sour
 class LoraSettings:
     """Low-rank adapters (LoRA) that are trained in place of a model's own weights."""
 
-    r: int = 16  # rank of an adapter
+    r: int = 0  # rank of an adapter, such as 16; 0 makes none
     alpha: float = 32.0  # an adapter's product is scaled by alpha / r
     dropout: float = 0.0
-    targets: Any = "all-linear"  # linear layers that get an adapter: a list of the ends of their names, as
-    # [q_proj, v_proj], or a regular expression of whole names, or "all-linear" for all but the output layer
+    targets: Any = "all-linear"  # layers that get an adapter: a list of the ends of their names, as [q_proj, v_proj],
+    # or a regular expression of whole names, or "all-linear" for all linear ones but the output layer
 
 
 @dataclass
@@ -49,11 +49,13 @@ class ModelSettings:
     question_tokens: int | None = None  # of longer questions the rest is cut off, and they are counted
     loss_on: str = "answer"  # decoder-only models: "answer", or "all" for question and answer
     architecture: dict[str, Any] = field(default_factory=dict)  # arguments of the configuration class
-    lora: LoraSettings | None = None  # train adapters on pretrained weights; None trains all weights
+    lora: dict[str, Any] = field(default_factory=lambda: asdict(LoraSettings()))  # options of LoraSettings
 
-    def __post_init__(self) -> None:
-        if isinstance(self.lora, Mapping):
-            self.lora = LoraSettings(**self.lora)
+    @property
+    def adapters(self) -> LoraSettings | None:
+        """What is trained in place of all weights, if anything."""
+        lora = LoraSettings(**self.lora)
+        return None if lora.r == 0 else lora
 
 
 def with_source(model: Mapping[str, Any]) -> dict[str, Any]:

@@ -85,6 +85,12 @@ class Encoding:
                     f"{': ' + cls.because if cls.because else ''}"
                 )
 
+    @classmethod
+    def is_plain(cls) -> bool:
+        """Return whether models are used as they are published, neither tokens nor weights being added."""
+        adding = ("model_class", "adapt", "_find_numbers")
+        return all(getattr(cls, name) is getattr(Encoding, name) for name in adding)
+
     @property
     def options(self) -> dict[str, Any]:
         """The constructor's options that make this encoding again, what `fit` has learnt among them; JSON-able."""
@@ -209,6 +215,8 @@ class Encoding:
         Only what is given here steers the generation: settings that a hub model brings along (a penalty on repeated
         tokens, say, which would be absurd for digits) are set aside.
         """
+        if hasattr(model, "get_base_model"):  # adapters are in its layers; the wrapper has a generation of its own
+            model = model.get_base_model()
         processors = LogitsProcessorList(self.logits_processors(decode))
         prompt_length = prompts["input_ids"].shape[1]
         seq2seq = model.config.is_encoder_decoder

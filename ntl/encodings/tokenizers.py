@@ -17,6 +17,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import AutoTokenizer, GPT2Tokenizer, PreTrainedTokenizerFast, T5Tokenizer
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
+from ntl import hub
+
 PAD, END = "<pad>", "</s>"
 
 
@@ -50,13 +52,12 @@ class PretrainedTokenizer:
         if folder.is_absolute() or self.name_or_path.startswith((".", "~")) or self.name_or_path.count("/") > 1:
             raise ValueError(f"got '{self.name_or_path}', which is no folder; give a folder that holds a tokenizer")
         try:
-            return AutoTokenizer.from_pretrained(self.name_or_path, revision=self.revision or "main")
+            return AutoTokenizer.from_pretrained(self.name_or_path, **hub.options(self.revision))
         except Exception as error:  # no network, no such id, no such revision, a broken download: one answer to all
             raise ValueError(
                 f"the tokenizer of '{self.name_or_path}' (revision {self.revision or 'main'}) could not be read: there "
-                f"is no folder of that name, and the hub and its local cache gave: {_first_line(error)} "
-                "Give a local folder in the hub's layout instead (path=<folder>; for a run model.path=<folder>), or "
-                "try again with a connection"
+                f"is no folder of that name, and {hub.reason(error)}. Give a local folder in the hub's layout instead "
+                "(path=<folder>; for a run model.path=<folder>), or try again with a connection"
             ) from error
 
 
@@ -146,6 +147,7 @@ def wrap(tokenizer: PreTrainedTokenizerBase, split_digits: bool) -> PreTrainedTo
         tokenizer_object=backend,
         clean_up_tokenization_spaces=False,
         split_special_tokens=tokenizer.split_special_tokens,
+        chat_template=getattr(tokenizer, "chat_template", None),
         **names,
     )
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ntl import hub
+from ntl.models import lora
 from ntl.models.initialisation import initialise, seeded
 from ntl.settings import ModelSettings
 
@@ -20,11 +23,11 @@ if TYPE_CHECKING:
     from ntl.encodings import Encoding, TokenizerSource
 
 SEQ2SEQ = ("t5",)
-FAMILIES = ("t5", "gpt2")
+FAMILIES = ("t5", "gpt2", "auto")
 
 
 class NotAvailable(ValueError):
-    """Weights or a tokenizer that are neither on the hub, nor in its cache, nor in a local folder."""
+    """A model that is neither on the hub, nor in its cache, nor in a local folder; or that is none that writes text."""
 
 
 def source(settings: ModelSettings) -> str | None:
@@ -32,8 +35,8 @@ def source(settings: ModelSettings) -> str | None:
     return settings.path or settings.hub
 
 
-def check(settings: ModelSettings) -> None:
-    """Raise a ValueError for settings that name no buildable model, before any work starts."""
+def check(settings: ModelSettings, encoding: type[Encoding] | None = None) -> None:
+    """Raise a ValueError for settings that name no buildable model (for `encoding`), before any work starts."""
     if settings.family not in FAMILIES:
         raise ValueError(f"model.family: got '{settings.family}', expected one of {', '.join(FAMILIES)}")
     for key, valid in {
@@ -43,6 +46,11 @@ def check(settings: ModelSettings) -> None:
     }.items():
         if getattr(settings, key) not in valid:
             raise ValueError(f"model.{key}: got '{getattr(settings, key)}', expected one of {', '.join(valid)}")
+    if settings.family == "auto" and source(settings) is None:
+        raise ValueError(
+            f"model '{settings.name}' names no source: set model.name=<hub id or folder>, as in "
+            "model.name=Qwen/Qwen2.5-0.5B"
+        )
     if "pretrained" in (settings.init, settings.tokenizer) and source(settings) is None:
         raise ValueError(
             f"model '{settings.name}' reads {'weights' if settings.init == 'pretrained' else 'a tokenizer'} "
@@ -56,13 +64,21 @@ def check(settings: ModelSettings) -> None:
     if settings.path is not None and not Path(settings.path).is_dir():
         raise ValueError(f"model.path: '{settings.path}' is no folder; give one in the hub's layout (config.json, …)")
     if settings.tokenizer == "bpe" and settings.vocab_size < 258:
-        raise ValueError(
-            f"model.vocab_size: got {settings.vocab_size}, expected at least 258: bytes and specials"
-        )
+        raise ValueError(f"model.vocab_size: got {settings.vocab_size}, expected at least 258: bytes and specials")
     tokens = settings.question_tokens
     if tokens is not None and tokens < 1:
         raise ValueError(f"model.question_tokens: got {tokens}, expected an integer of at least 1, or null for all")
-    if settings.init == "scratch":
+    if settings.adapters is not None:
+        lora.check(settings.adapters, encoding)
+        if settings.init != "pretrained":
+            raise ValueError(
+                f"model.lora: got adapters with model.init={settings.init}, expected pretrained weights for them to "
+                "adapt: set model.init=pretrained, or model.lora.r=0"
+            )
+    if settings.family == "auto":
+        if settings.path is not None:  # the hub's is read when the run starts
+            _language_model(_published_config(settings), settings)
+    elif settings.init == "scratch":
         _check_architecture(settings.family, json.dumps(settings.architecture, sort_keys=True))
 
 
@@ -73,17 +89,21 @@ def _check_architecture(family: str, architecture: str) -> None:
     import transformers
 
     options = json.loads(architecture)
-    known = vars(_config_class(family)()) | _config_class(family).attribute_map
-    for key in options:
-        if key not in known:
-            near = difflib.get_close_matches(key, known) or sorted(known)
-            raise ValueError(f"model.architecture: unknown key '{key}'; nearest: {', '.join(near)}")
+    _check_keys(options, _config_class(family)())
     auto = getattr(transformers, "AutoModelForSeq2SeqLM" if family in SEQ2SEQ else "AutoModelForCausalLM")
     try:
         with torch.device("meta"):
             auto.from_config(_config_class(family)(**options))
     except Exception as error:  # the library raises all kinds
         raise ValueError(f"model.architecture: no {family} model can be built of {options} ({error})") from error
+
+
+def _check_keys(options: Mapping[str, Any], config: PreTrainedConfig) -> None:
+    known = vars(config) | config.attribute_map
+    for key in options:
+        if key not in known:
+            near = difflib.get_close_matches(key, known) or sorted(known)
+            raise ValueError(f"model.architecture: unknown key '{key}'; nearest: {', '.join(near)}")
 
 
 def _config_class(family: str) -> type[PreTrainedConfig]:
@@ -94,25 +114,19 @@ def _config_class(family: str) -> type[PreTrainedConfig]:
 
 def find(settings: ModelSettings) -> None:
     """Raise NotAvailable if what is to be read from the hub is neither there nor in the local cache."""
-    if "pretrained" in (settings.init, settings.tokenizer) and settings.path is None:
-        _find(settings.name, settings.hub, settings.revision)
+    reads = "pretrained" in (settings.init, settings.tokenizer) or settings.family == "auto"
+    if reads and settings.path is None:
+        config = _published_config(settings)
+        if settings.init == "pretrained" or settings.family == "auto":
+            _language_model(config, settings)
 
 
-@cache
-def _find(name: str, hub: str, revision: str | None) -> None:
-    from transformers.utils import cached_file
-
-    try:
-        cached_file(hub, "config.json", revision=revision)
-    except (OSError, ValueError) as error:
-        raise _not_available(name, hub, error) from error
-
-
-def _not_available(name: str, where: str | None, error: Exception) -> NotAvailable:
-    first = (str(error).strip() or type(error).__name__).splitlines()[0]
+def _not_available(settings: ModelSettings, error: Exception) -> NotAvailable:
+    reason = hub.reason(error) if settings.path is None else (str(error).strip() or type(error).__name__).split("\n")[0]
+    scratch = ", or train the same size from scratch by model.init=scratch model.tokenizer=bpe"
     return NotAvailable(
-        f"model '{name}' could not be read from '{where}' ({first}); give a local folder in the hub's layout by "
-        "model.path=<folder>, or train the same size from scratch by model.init=scratch model.tokenizer=bpe"
+        f"model '{settings.name}' could not be read from '{source(settings)}' ({reason}); give a local folder in the "
+        f"hub's layout by model.path=<folder>{'' if settings.family == 'auto' else scratch}"
     )
 
 
@@ -126,7 +140,7 @@ def tokenizer_source(settings: ModelSettings, rows: Sequence[Row]) -> TokenizerS
 
 
 def build(settings: ModelSettings, encoding: Encoding, seed: int) -> PreTrainedModel:
-    """Build the model that `settings` name, for the tokens of `encoding`.
+    """Build the model that `settings` name, for the tokens of `encoding`; with adapters in a `PeftModel`.
 
     Args:
         settings: see `ntl.settings.ModelSettings`.
@@ -136,7 +150,7 @@ def build(settings: ModelSettings, encoding: Encoding, seed: int) -> PreTrainedM
     Raises:
         NotAvailable: weights that cannot be had; the text says where they were sought and what to do.
     """
-    check(settings)
+    check(settings, type(encoding))
     if settings.init == "scratch":
         config = scratch_config(settings, encoding)
         model = encoding.model_class(config)(config)
@@ -144,23 +158,68 @@ def build(settings: ModelSettings, encoding: Encoding, seed: int) -> PreTrainedM
     else:
         with seeded(seed, "added"):  # what the published weights lack: a head, rows of new tokens
             model = _read(settings, encoding)
-    _use_token_ids(model, encoding)
+    _use_token_ids(model, encoding, published=settings.tokenizer == "pretrained")
     encoding.adapt(model)
     encoding.resize(model.config.vocab_size)
-    return model
+    return model if settings.adapters is None else lora.add(model, settings.adapters, seed)
+
+
+def _published_config(settings: ModelSettings) -> PreTrainedConfig:
+    """Read the config.json of what `settings` name, `architecture` put over it where weights are drawn anew."""
+    import transformers
+
+    try:
+        if settings.path is None:
+            config = copy.deepcopy(_hub_config(settings.hub, settings.revision))
+        else:
+            config = transformers.AutoConfig.from_pretrained(settings.path, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise _not_available(settings, error) from error
+    if settings.family == "auto" and settings.init == "scratch":
+        _check_keys(settings.architecture, config)
+        for key, value in settings.architecture.items():
+            setattr(config, key, value)
+    return config
+
+
+@cache
+def _hub_config(identity: str, revision: str | None) -> PreTrainedConfig:
+    import transformers
+
+    return transformers.AutoConfig.from_pretrained(identity, **hub.options(revision))
+
+
+def _language_model(config: PreTrainedConfig, settings: ModelSettings) -> None:
+    """Raise NotAvailable unless `config` is of a causal or a sequence-to-sequence language model."""
+    import transformers
+
+    if config.is_encoder_decoder:
+        written, masked = transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING, False
+    else:  # BERT and its kin have a causal class, but have not learnt to write
+        written = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
+        masked = type(config) in transformers.MODEL_FOR_MASKED_LM_MAPPING and not getattr(config, "is_decoder", False)
+    if type(config) not in written or masked:
+        raise NotAvailable(
+            f"model '{settings.name}': '{source(settings)}' holds a model of type '{config.model_type}', expected one "
+            "that writes text: a causal language model (Llama, Qwen, …) or an encoder–decoder model (T5, BART, …)"
+        )
+    if settings.family not in ("auto", config.model_type):
+        raise NotAvailable(
+            f"model.family: got '{settings.family}' for '{source(settings)}', which holds a model of type "
+            f"'{config.model_type}'; use model=custom model.name={source(settings)}"
+        )
 
 
 def _read(settings: ModelSettings, encoding: Encoding) -> PreTrainedModel:
     """Read published weights and make room for the encoding's tokens."""
-    import transformers
-
+    config = _published_config(settings)
+    _language_model(config, settings)
     try:
-        config = transformers.AutoConfig.from_pretrained(source(settings), revision=settings.revision)
-        model = encoding.model_class(config).from_pretrained(
-            source(settings), revision=settings.revision, dtype="float32"
-        )
+        options = hub.options(settings.revision) if settings.path is None else {"trust_remote_code": False}
+        options |= {"config": config, "dtype": "float32"}
+        model = encoding.model_class(config).from_pretrained(source(settings), **options)
     except (OSError, ValueError) as error:
-        raise _not_available(settings.name, source(settings), error) from error
+        raise _not_available(settings, error) from error
     tokens = len(encoding.tokenizer)
     if tokens > model.get_input_embeddings().weight.shape[0]:
         # Past a multiple of 64, as tensor cores like it and as the published runs did.
@@ -172,6 +231,13 @@ def scratch_config(settings: ModelSettings, encoding: Encoding | None) -> PreTra
     """The transformers configuration of a model from scratch; without an encoding, at its published vocabulary."""
     import transformers
 
+    if settings.family == "auto":
+        config = _published_config(settings)
+        _language_model(config, settings)
+        if encoding is not None:
+            own = config.vocab_size if settings.tokenizer == "pretrained" else 0
+            config.vocab_size = max(len(encoding.tokenizer), own)
+        return config
     options: dict[str, Any] = dict(settings.architecture)
     if encoding is not None:
         options["vocab_size"] = max(len(encoding.tokenizer), options.get("vocab_size", 0))
@@ -180,28 +246,42 @@ def scratch_config(settings: ModelSettings, encoding: Encoding | None) -> PreTra
     return transformers.GPT2Config(**options)
 
 
-def _use_token_ids(model: PreTrainedModel, encoding: Encoding) -> None:
-    """Tell the model and its generation which ids pad, end and start a text."""
+def _use_token_ids(model: PreTrainedModel, encoding: Encoding, published: bool) -> None:
+    """Tell the model and its generation which ids pad, end and start a text.
+
+    With a published tokenizer a decoder starts as the published model's does.
+    """
     tokenizer = encoding.tokenizer
+    start = getattr(model.config, "decoder_start_token_id", None) if published else None
+    start = tokenizer.pad_token_id if start is None else start
     configs = (model.config, getattr(model, "generation_config", None))
     for config in filter(None, configs):  # a model that predicts no tokens has nothing to generate with
         config.pad_token_id = tokenizer.pad_token_id
         config.eos_token_id = tokenizer.eos_token_id
         if model.config.is_encoder_decoder:
-            config.decoder_start_token_id = tokenizer.pad_token_id
+            config.decoder_start_token_id = encoding.decoder_start_id = start
         else:
-            config.bos_token_id = tokenizer.eos_token_id
+            bos = tokenizer.bos_token_id
+            config.bos_token_id = tokenizer.eos_token_id if bos is None else bos
 
 
-def describe(model: PreTrainedModel) -> dict[str, int]:
-    """Sizes for the record: parameters (tied ones once) and columns of the logits."""
-    return {"parameters": model.num_parameters(), "vocabulary": model.config.vocab_size}
+def describe(model: PreTrainedModel) -> dict[str, Any]:
+    """Sizes for the record: parameters (tied ones once), how many of them are trained where not all are, and columns of
+    the logits; and the hub's revision that the weights are of."""
+    described: dict[str, Any] = {"parameters": model.num_parameters(), "vocabulary": model.config.vocab_size}
+    trained = model.num_parameters(only_trainable=True)
+    commit = getattr(model.config, "_commit_hash", None)
+    return (
+        described
+        | ({} if trained == described["parameters"] else {"trained": trained})
+        | ({} if commit is None else {"revision": commit})
+    )
 
 
 def fingerprint(settings: ModelSettings) -> str | None:
     """What identifies weights and tokenizer that are read and not made: a hash of a local folder's files, else the
     hub id with its revision; None where both are made from scratch."""
-    if "pretrained" not in (settings.init, settings.tokenizer):
+    if "pretrained" not in (settings.init, settings.tokenizer) and settings.family != "auto":
         return None
     if settings.path is None:
         return f"{settings.hub}@{settings.revision or 'main'}"

@@ -1,0 +1,65 @@
+"""Low-rank adapters (LoRA): small matrices that are trained beside a model's frozen weights, by way of `peft`.
+
+Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (2022).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ntl.models.initialisation import seeded
+from ntl.settings import LoraSettings
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+    from transformers import PreTrainedModel
+
+    from ntl.encodings import Encoding
+
+
+def check(settings: LoraSettings, encoding: type[Encoding] | None = None) -> None:
+    """Raise a ValueError for adapters that cannot be made (for `encoding`), before any work starts."""
+    if encoding is not None and not encoding.is_plain():
+        raise ValueError(
+            f"model.lora: got the encoding '{encoding.name}', which adds tokens or weights to a model, expected one "
+            "that does not (digits, subword): nothing but the adapters is trained"
+        )
+    if not isinstance(settings.r, int) or settings.r < 1:
+        raise ValueError(f"model.lora.r: got {settings.r}, expected an integer of at least 1, or 0 for no adapters")
+    if not 0 < settings.alpha < float("inf"):
+        raise ValueError(f"model.lora.alpha: got {settings.alpha}, expected a positive number")
+    if not 0 <= settings.dropout < 1:
+        raise ValueError(f"model.lora.dropout: got {settings.dropout}, expected a number from 0 to below 1")
+    targets = settings.targets
+    named = isinstance(targets, list) and all(isinstance(name, str) for name in targets)
+    if not targets or not (named or isinstance(targets, str)):
+        raise ValueError(
+            f"model.lora.targets: got {targets!r}, expected names of layers such as [q_proj, v_proj], a regular "
+            "expression of whole names, or all-linear"
+        )
+
+
+def add(model: PreTrainedModel, settings: LoraSettings, seed: int) -> PeftModel:
+    """Return `model` frozen, with adapters that are drawn from `seed` and change nothing before they are trained."""
+    from peft import LoraConfig, TaskType, get_peft_model
+
+    config = LoraConfig(
+        r=settings.r,
+        lora_alpha=settings.alpha,
+        lora_dropout=settings.dropout,
+        target_modules=settings.targets,
+        task_type=TaskType.SEQ_2_SEQ_LM if model.config.is_encoder_decoder else TaskType.CAUSAL_LM,
+    )
+    try:
+        with seeded(seed, "lora"):
+            return get_peft_model(model, config)
+    except ValueError as error:
+        layers = sorted({name.rpartition(".")[2] for name, part in model.named_modules() if hasattr(part, "weight")})
+        raise ValueError(
+            f"model.lora.targets: got {settings.targets!r}, expected layers of this model ({', '.join(layers)})"
+        ) from error
+
+
+def merged(model: PreTrainedModel | PeftModel) -> PreTrainedModel:
+    """Return the plain model: its weights with the products of the adapters added, in place."""
+    return model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
