@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 ANSWERING = "answering.json"
 
 
+class NoModel(ValueError):
+    """A folder that holds no trained model of this suite."""
+
+
 class Trained(NamedTuple):
     """All that is needed to answer questions."""
 
@@ -56,7 +60,7 @@ def load(folder: Path) -> Trained:
     """Read what `save` wrote.
 
     Raises:
-        ValueError: the folder holds no trained model of this suite.
+        NoModel: the folder holds no trained model of this suite.
     """
     import transformers
 
@@ -64,7 +68,7 @@ def load(folder: Path) -> Trained:
 
     path = folder / ANSWERING
     if not path.is_file():
-        raise ValueError(f"'{folder}' holds no trained model: expected {ANSWERING}, weights and a tokenizer in it")
+        raise NoModel(f"'{folder}' holds no trained model: expected {ANSWERING}, weights and a tokenizer in it")
     answering: dict[str, Any] = json.loads(path.read_text())
     config = transformers.AutoConfig.from_pretrained(folder)
     tokenizer = encodings.PretrainedTokenizer(str(folder))
