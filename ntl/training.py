@@ -312,6 +312,7 @@ def arguments(settings: TrainSettings, objective: Objective, seed: int, folder: 
         greater_is_better=False,
         prediction_loss_only=True,
         remove_unused_columns=False,
+        label_names=["labels"],  # which the library would look for in the signature of the model's forward
         dataloader_num_workers=settings.workers,
         dataloader_pin_memory=torch.cuda.is_available() and settings.device == "auto",
         logging_nan_inf_filter=False,  # which would log a mean of earlier losses where the loss is NaN
