@@ -18,6 +18,11 @@ def tables(args: argparse.Namespace) -> int:
     from experiments.tables import write
 
     code = _write(args, "TABLES", write, "tables")
+    if not args.names and (args.results / "runtime").is_dir():
+        from experiments import runtime as measured
+
+        for path in measured.write_tables(args.results):
+            print(path)
     if args.results == ROOT / "results":
         from experiments.readme import refresh
 
@@ -29,7 +34,13 @@ def figures(args: argparse.Namespace) -> int:
     """write results/figures/NAME.{png,svg}"""
     from experiments.figures import write
 
-    return _write(args, "FIGURES", write, "figures")
+    code = _write(args, "FIGURES", write, "figures")
+    if not args.names and (args.results / "runtime").is_dir():
+        from experiments import runtime as measured
+
+        for path in measured.write_figures(args.results):
+            print(path)
+    return code
 
 
 def claims(args: argparse.Namespace) -> int:
@@ -50,16 +61,31 @@ def status(args: argparse.Namespace) -> int:
     return 0
 
 
+def runtime(args: argparse.Namespace) -> int:
+    """measure what the losses cost, and write the record, table and figure; NAME: loss, head, growth, step"""
+    from experiments import runtime as measured
+    from experiments.configuration import ConfigurationError, did_you_mean
+
+    for name in args.names:
+        if name not in measured.PARTS:
+            raise ConfigurationError(did_you_mean("part of runtime", name, measured.PARTS))
+    plan = measured.Plan(parts=tuple(args.names) or measured.PARTS, quick=args.quick)
+    print(measured.run(plan, args.results))
+    for path in measured.write_tables(args.results) + measured.write_figures(args.results):
+        print(path)
+    return 0
+
+
 def everything(args: argparse.Namespace) -> int:
-    """all of these"""
-    for command in COMMANDS.values():
+    """all of these that need no computation"""
+    for command in (tables, figures, claims, status):
         if code := command(args):
             return code
     return 0
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
-    function.__name__: function for function in (tables, figures, claims, status)
+    function.__name__: function for function in (tables, figures, claims, status, runtime)
 }
 
 
@@ -93,6 +119,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace | int:
     )
     parser.add_argument("command", nargs="?", help=argparse.SUPPRESS)
     parser.add_argument("names", nargs="*", help=argparse.SUPPRESS)
+    parser.add_argument("--quick", action="store_true", help="a short runtime: few tokens and rounds")
     parser.add_argument("--show", action="store_true", help="print the tables as well")
     parser.add_argument("--results", type=Path, default=ROOT / "results", help="where records lie and tables go")
     parser.add_argument("--outputs", type=Path, default=ROOT / "outputs", help="where runs work (for status)")
@@ -133,9 +160,10 @@ def _begun(args: argparse.Namespace) -> list[str]:
 
 def _own_scale_or_begun(args: argparse.Namespace) -> list[str]:
     """Every experiment of the own scale, and those at another of which there is a record."""
-    from experiments.discovery import shown
+    from experiments.discovery import module, shown
 
-    return [name for name in shown() if "/" not in name or name in _begun(args)]
+    own = (name for name in shown() if "/" not in name and not getattr(module(name), "BY_NAME_ONLY", False))
+    return list(dict.fromkeys([*own, *_begun(args)]))
 
 
 def _write(args: argparse.Namespace, declared: str, write: Callable[..., list[Path]], folder: str) -> int:
