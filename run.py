@@ -182,7 +182,7 @@ def execute(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, rec
             "files": {name: entry["sha256"] for name, entry in prepared.manifest["files"].items()},
             "sizes": prepared.manifest["sizes"],
         },
-        "model": models.describe(model)
+        "model": models.describe(model, parts.model)
         | {
             "best_step": trained.best_step,
             "max_new_tokens": limit,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from pathlib import Path
 from typing import Any
 
 PATIENCE = 10  # seconds until a hub that does not answer counts as out of reach, if HF_HUB_ETAG_TIMEOUT is not longer
@@ -36,6 +37,14 @@ def _ask(endpoint: str, patience: float, minute: int) -> str | None:
     except Exception as error:  # of whichever client the library uses: refused, no route, no name, no answer in time
         return f"{type(error).__name__}: {str(error) or f'no answer within {patience:g} s'}"
     return None
+
+
+def commit(identity: str, revision: str | None) -> str | None:
+    """Return the commit of the repository `identity` that `revision` is in the local cache."""
+    from huggingface_hub import try_to_load_from_cache
+
+    path = try_to_load_from_cache(identity, "config.json", revision=revision)
+    return Path(path).parent.name if isinstance(path, str) else None
 
 
 def reason(error: Exception) -> str:

@@ -47,7 +47,7 @@ def qwen2(folder: Path) -> None:
     _save(folder, tokenizer, Qwen2ForCausalLM, config)
 
 
-def llama(folder: Path) -> None:
+def llama(folder: Path, vocab_size: int | None = None) -> None:
     """Llama 3: a token before every text, none to pad, an output layer of its own."""
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -55,7 +55,12 @@ def llama(folder: Path) -> None:
     backend = byte_level(LLAMA, [begin, end, "<|eot_id|>"])
     backend.post_processor = processors.TemplateProcessing(f"{begin} $A", None, [(begin, 0)])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token=begin, eos_token=end)
-    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": len(tokenizer)}
+    size = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "vocab_size": vocab_size or len(tokenizer),
+    }
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
     config = LlamaConfig(**size, **heads, max_position_embeddings=256, bos_token_id=0, eos_token_id=1)
     _save(folder, tokenizer, LlamaForCausalLM, config)

@@ -112,10 +112,15 @@ def _config_class(family: str) -> type[PreTrainedConfig]:
     return {"t5": transformers.T5Config, "gpt2": transformers.GPT2Config}[family]
 
 
+def reads_hub(settings: ModelSettings) -> bool:
+    """Whether weights, tokenizer or architecture are read from the hub."""
+    reads = "pretrained" in (settings.init, settings.tokenizer) or settings.family == "auto"
+    return reads and settings.path is None
+
+
 def find(settings: ModelSettings) -> None:
     """Raise NotAvailable if what is to be read from the hub is neither there nor in the local cache."""
-    reads = "pretrained" in (settings.init, settings.tokenizer) or settings.family == "auto"
-    if reads and settings.path is None:
+    if reads_hub(settings):
         config = _published_config(settings)
         if settings.init == "pretrained" or settings.family == "auto":
             _language_model(config, settings)
@@ -265,17 +270,16 @@ def _use_token_ids(model: PreTrainedModel, encoding: Encoding, published: bool) 
             config.bos_token_id = tokenizer.eos_token_id if bos is None else bos
 
 
-def describe(model: PreTrainedModel) -> dict[str, Any]:
+def describe(model: PreTrainedModel, settings: ModelSettings) -> dict[str, Any]:
     """Sizes for the record: parameters (tied ones once), how many of them are trained where not all are, and columns of
-    the logits; and the hub's revision that the weights are of."""
+    the logits; and the commit of the hub's repository that was read."""
     described: dict[str, Any] = {"parameters": model.num_parameters(), "vocabulary": model.config.vocab_size}
     trained = model.num_parameters(only_trainable=True)
-    commit = getattr(model.config, "_commit_hash", None)
-    return (
-        described
-        | ({} if trained == described["parameters"] else {"trained": trained})
-        | ({} if commit is None else {"revision": commit})
-    )
+    if trained != described["parameters"]:
+        described["trained"] = trained
+    if reads_hub(settings):
+        described["commit"] = hub.commit(settings.hub, settings.revision)
+    return described
 
 
 def fingerprint(settings: ModelSettings) -> str | None:

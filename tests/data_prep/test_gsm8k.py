@@ -10,9 +10,9 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from dataset_hub import COMMIT, serve
 from hypothesis import given
 from hypothesis import strategies as st
+from local_hub import COMMIT, serve
 from shared_data import shared
 
 from data_prep.base import DataError

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from dataset_hub import COMMIT, serve
+from local_hub import COMMIT, serve
 from shared_data import shared
 
 from data_prep.base import DataError

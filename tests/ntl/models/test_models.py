@@ -140,7 +140,7 @@ def test_a_model_in_the_hubs_layout_loads_from_its_folder(hub_folder, encoding):
     for name, parameter in auto.from_pretrained(path).named_parameters():
         assert torch.equal(parameter, model.get_parameter(name)), name
     assert using.numbers.vocab_size == model.config.vocab_size == 384 > len(using.tokenizer)
-    assert models.describe(model) == {"parameters": model.num_parameters(), "vocabulary": 384}
+    assert models.describe(model, settings) == {"parameters": model.num_parameters(), "vocabulary": 384}
     # it trains and answers through the padded layer
     batch = tiny.layout(family, using=using).train_batch(list(tiny.dataset(using=using)))
     from ntl.losses import CrossEntropyWithNTL

@@ -1,4 +1,4 @@
-"""A server on this machine that speaks as much of the model hub's protocol as `datasets.load_dataset` needs."""
+"""A server on this machine that speaks as much of the hub's protocol as reading models and data sets needs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass
 class Hub:
-    """One data set repository: its id and files, and what was asked of it."""
+    """One repository: its id and files, and what was asked of it."""
 
     repository: str
     files: dict[str, bytes] = field(default_factory=dict)
     url: str = ""
     requests: list[str] = field(default_factory=list)
-    breaks: int = 0  # transfers of parquet files that end halfway
+    breaks: int = 0  # transfers of parquet files and weights that end halfway
+    stalls: bool = False  # the next such transfer stops halfway, and goes no further
+    stalled: threading.Event = field(default_factory=threading.Event)  # it has come to that
 
     def info(self, name: str) -> dict:
         content = self.files[name]
@@ -48,7 +50,16 @@ def serve(repository: str, config: str, splits: Mapping[str, Sequence[Mapping]])
     names = {split: f"{config}/{split}-00000-of-00001.parquet" for split in splits}
     card = {"configs": [{"config_name": config, "data_files": [{"split": s, "path": f} for s, f in names.items()]}]}
     files = {names[split]: parquet(rows) for split, rows in splits.items()}
-    hub = Hub(repository, files | {"README.md": f"---\n{json.dumps(card)}\n---\n".encode()})
+    with serve_files(repository, files | {"README.md": f"---\n{json.dumps(card)}\n---\n".encode()}, "datasets") as hub:
+        yield hub
+
+
+@contextmanager
+def serve_files(repository: str, files: Mapping[str, bytes], kind: str = "models") -> Iterator[Hub]:
+    """Serve a repository of "datasets" or "models" with these files."""
+    hub = Hub(repository, dict(files))
+    at = re.escape(repository if kind == "models" else f"{kind}/{repository}")
+    closing = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -56,15 +67,16 @@ def serve(repository: str, config: str, splits: Mapping[str, Sequence[Mapping]])
         def do_GET(self) -> None:
             self.rfile.read(length) if (length := int(self.headers.get("Content-Length") or 0)) else None
             path = unquote(urlsplit(self.path).path)
-            hub.requests.append(f"{self.command} {path}")
-            if found := re.fullmatch(rf"/datasets/{re.escape(repository)}/resolve/[^/]+/(.+)", path):
+            part = f" from {asked.removeprefix('bytes=')}" if (asked := self.headers.get("Range")) else ""
+            hub.requests.append(f"{self.command} {path}{part}")
+            if found := re.fullmatch(rf"/{at}/resolve/[^/]+/(.+)", path):
                 return self.file(found[1])
-            if path == f"/api/datasets/{repository}" or path.startswith(f"/api/datasets/{repository}/revision/"):
+            if path == f"/api/{kind}/{repository}" or path.startswith(f"/api/{kind}/{repository}/revision/"):
                 siblings = [{"rfilename": name} for name in hub.files]
                 return self.json({"id": repository, "sha": COMMIT, "siblings": siblings, "tags": []})
-            if found := re.fullmatch(rf"/api/datasets/{re.escape(repository)}/tree/[^/]+/?(.*)", path):
+            if found := re.fullmatch(rf"/api/{kind}/{re.escape(repository)}/tree/[^/]+/?(.*)", path):
                 return self.json([hub.info(name) for name in hub.files if name.startswith(found[1])])
-            if path.startswith(f"/api/datasets/{repository}/paths-info/"):
+            if path.startswith(f"/api/{kind}/{repository}/paths-info/"):
                 return self.json([hub.info(name) for name in hub.files])
             return self.send(404, b"", {})
 
@@ -91,7 +103,15 @@ def serve(repository: str, config: str, splits: Mapping[str, Sequence[Mapping]])
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             if self.command != "HEAD":
-                if hub.breaks and status in (200, 206) and "ETag" in headers and body[:4] == b"PAR1":
+                large = self.path.endswith((".parquet", ".safetensors")) and status in (200, 206)
+                if large and hub.stalls:
+                    hub.stalls = False
+                    self.wfile.write(body[: len(body) // 2])
+                    self.wfile.flush()
+                    hub.stalled.set()
+                    closing.wait()
+                    return
+                if large and hub.breaks:
                     hub.breaks -= 1
                     body = body[: len(body) // 2]
                     self.close_connection = True
@@ -106,5 +126,6 @@ def serve(repository: str, config: str, splits: Mapping[str, Sequence[Mapping]])
     try:
         yield hub
     finally:
+        closing.set()
         server.shutdown()
         server.server_close()
