@@ -199,6 +199,7 @@ class Dataset:
     sources: ClassVar[Mapping[str, str]] = {}  # what `source` may be, each with a line for the help
     licence: ClassVar[str] = ""
     answers: ClassVar[str] = "number"  # "number": every answer holds one; "text"
+    prose: ClassVar[bool] = False  # whether answers are written out around their number, as solutions are
     test_splits: ClassVar[tuple[str, ...]] = ("test",)
 
     name: str

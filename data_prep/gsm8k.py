@@ -41,6 +41,7 @@ class GSM8K(HubDataset):
     }
     licence: ClassVar = "GSM8K by OpenAI, MIT (github.com/openai/grade-school-math)"
     config: ClassVar = "main"
+    prose: ClassVar = True
 
     name: str = "gsm8k"
     hub: NotIdentity[str] = "openai/gsm8k"

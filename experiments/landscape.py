@@ -38,12 +38,14 @@ def losses(predictions: NDArray, name: str) -> NDArray:
     from ntl.numbers import NumberVocabulary
 
     digits = NumberVocabulary(torch.arange(DIGITS), torch.arange(DIGITS, dtype=torch.float64), DIGITS)
-    logits = torch.tensor(np.log(np.maximum(predictions, LEAST)))
-    labels = torch.full(logits.shape[:-1], LABEL)
+    logits = torch.tensor(np.log(np.maximum(predictions, LEAST))).reshape(-1, DIGITS)
+    labels = torch.full((len(logits),), LABEL)
     if name == "ce":
-        return functional.cross_entropy(logits, labels, digits, reduction="none").numpy()
-    kind = name.removeprefix("ntl_")
-    return functional.number_token_loss(logits, labels, digits, kind=kind, reduction="none").numpy()
+        found = functional.cross_entropy(logits, labels, digits, reduction="none")
+    else:
+        kind = name.removeprefix("ntl_")
+        found = functional.number_token_loss(logits, labels, digits, kind=kind, reduction="none")
+    return found.numpy().reshape(predictions.shape[:-1])
 
 
 def mass(**shares: float) -> NDArray:
@@ -189,8 +191,8 @@ TABLES = (
         title="The losses as functions of the prediction",
         make=sections,
         notes=(
-            "Ten digits, values 0 to 9. Losses by `ntl.losses.functional`, in float64; no mass at all is 1e-9 here, "
-            "which is why cross-entropy is finite.",
+            "Computed, without any run: ten digits, values 0 to 9, losses by `ntl.losses.functional` in float64. No "
+            "mass at all is 1e-9 here, which is why cross-entropy is finite.",
             "Second table: the share of wrong predictions from which moving a hundredth of the mass to the label does "
             "not lower the loss. By NTL-MSE, MAE and Huber every prediction whose expected value is the label is as "
             "good as the right one; by NTL-WAS the way to the label always leads down.",

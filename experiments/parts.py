@@ -64,7 +64,9 @@ def instantiate(config: Mapping[str, Any]) -> Parts:
         # The loss checks its own options when it is made; any vocabulary serves for that.
         digits = NumberVocabulary(torch.arange(10), torch.arange(10, dtype=torch.float64), 10)
         parts.objective(numbers=digits)
-        _check_encoding(config, parts)
+        check_encoding(
+            config["loss"], family=parts.model.family, answers=answers_of(parts.dataset), decode=parts.eval.decode
+        )
     except (ValueError, TypeError) as error:
         if isinstance(error, ConfigurationError):
             raise
@@ -83,12 +85,23 @@ def _encoding(config: Mapping[str, Any]) -> Callable[[TokenizerSource], Encoding
     return _make(_encoding_node(loss), partially=True)
 
 
-def _check_encoding(config: Mapping[str, Any], parts: Parts) -> None:
-    node = _encoding_node(config["loss"])
+def check_encoding(loss: Mapping[str, Any], *, family: str, answers: str, decode: str) -> None:
+    """Raise a ValueError where a loss's encoding cannot be used with these models, answers and way of decoding."""
+    node = _encoding_node(loss)
     options = {key: value for key, value in node.items() if key != "_target_"}
-    get_class(node["_target_"]).check(
-        family=parts.model.family, answers=parts.dataset.answers, decode=parts.eval.decode, **options
-    )
+    get_class(node["_target_"]).check(family=family, answers=answers, decode=decode, **options)
+
+
+def answers_of(dataset: Dataset) -> str:
+    """What an encoding has to write: "number", or "text" where a number stands in prose."""
+    return "text" if dataset.prose else dataset.answers
+
+
+def make_dataset(node: Mapping[str, Any]) -> Dataset:
+    """Make a dataset and check its options."""
+    dataset = _make(node)
+    dataset.check()
+    return dataset
 
 
 def _encoding_node(loss: Mapping[str, Any]) -> dict[str, Any]:

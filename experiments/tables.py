@@ -180,8 +180,7 @@ def write(table: Table | Computed, experiment: str, arms: Mapping[str, ArmRuns],
     """Write `<name>.md`, `.csv` and `.tex` of a table into `folder`, from one data frame. Returns the paths."""
     if isinstance(table, Computed):
         made = table.make()
-        by = f"Made by `python -m experiments tables {experiment}`; computed, without any run."
-        lines = (by, *table.notes)
+        lines = (f"Made by `python -m experiments tables {experiment}`.", *table.notes)
         renderings = {
             "md": _markdown(table.title, made, lines),
             "csv": _csv(made),

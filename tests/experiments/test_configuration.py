@@ -88,13 +88,32 @@ def test_every_choice_of_the_other_groups_is_made(group):
         instantiate(compose([f"{group}={name}"]))
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_arm_of_every_experiment_can_be_run(name):
+@pytest.mark.parametrize("name", choices("scale"))
+def test_every_scale_is_made(name):
+    config = compose([f"scale={name}", "logger=none"])
+    assert config["dataset"]["name"] == name.rpartition("/")[2]
+    instantiate(config)
+
+
+# Their arms are made from others' or from the groups, which are tested one by one.
+MANY = [name for name in EXPERIMENTS if name.startswith(("gpu/", "paper/")) or name == "smoke"]
+
+
+@pytest.mark.parametrize(
+    ("name", "some"),
+    [(name, slice(None)) for name in EXPERIMENTS if name not in MANY]
+    + [(name, slice(1)) for name in MANY]
+    + [pytest.param(name, slice(None), marks=pytest.mark.slow) for name in MANY],
+)
+def test_every_arm_of_every_experiment_can_be_run(name, some):
     experiment = configuration.load_experiment(name)
     assert experiment.name == name
-    assert experiment.arms and experiment.seeds == sorted(set(experiment.seeds))
+    assert experiment.seeds == sorted(set(experiment.seeds))
+    if not experiment.arms:
+        with pytest.raises(ConfigurationError, match="is computed and trains nothing: python -m experiments tables"):
+            configuration.compose_all(["-m", f"experiment={name}"])
     seen = {}
-    for arm in experiment.arms:
+    for arm in list(experiment.arms)[some]:
         config = configuration.run_config(experiment, arm, experiment.seeds[-1])
         assert config["seed"] == experiment.seeds[-1] and config["arm"] == arm and config["experiment"] == name
         instantiate({**config, "logger": {"_target_": "ntl.tracking.NoTracker"}})
@@ -134,6 +153,35 @@ def test_arms_override_the_defaults_and_the_caller_overrides_the_arms():
     assert compose([*arm, "seed=3", "train.steps=500"])["train"]["steps"] == 500
     subword = compose(["experiment=ablation", "arm=ntl_was@0.3/subword"])["loss"]
     assert subword["encoding"] == "subword" and subword["weight"] == 0.3
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name.startswith(("gpu/", "paper/"))])
+def test_an_experiment_has_the_same_arms_at_every_scale(name):
+    arms = configuration.load_experiment(name.rpartition("/")[2]).arms
+    others = configuration.load_experiment(name).arms
+    assert set(arms) <= set(others)
+    for arm, overrides in arms.items():
+        assert [o for o in others[arm] if not o.startswith("scale=")] == [
+            o for o in overrides if not o.startswith("scale=")
+        ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "arms"),
+    [
+        ("tokenization", "mathematics", {"ce": "ce", "ntl_was@0.3/subword": "ntl_was@0.3/subword"}),
+        ("successors", "ablation", {"ce": "ce", "ntl_was@0.3": "ntl_was@0.3"}),
+        ("successors", "rjokes", {"rjokes/ce": "ce", "rjokes/ntl_was@2.0": "ntl_was@2.0"}),
+        ("gpu/successors", "gpu/rjokes", {"rjokes/ce": "ce"}),
+        ("paper/successors", "paper/ablation", {"ntl_was@0.3": "ntl_was@0.3"}),
+    ],
+)
+def test_experiments_share_the_runs_that_they_have_in_common(first, second, arms):
+    from experiments.records import key
+
+    one, other = configuration.load_experiment(first), configuration.load_experiment(second)
+    for ours, theirs in arms.items():
+        assert key(configuration.run_config(one, ours, 0)) == key(configuration.run_config(other, theirs, 0))
 
 
 def test_a_run_knows_nothing_of_the_other_arms():
