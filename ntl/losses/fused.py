@@ -370,14 +370,15 @@ def _from_hidden(
     columns = len(matrix)
     rows = task.valid.nonzero()[:, 0]
     whole = len(rows) == len(hidden)
-    by_hidden = torch.zeros_like(hidden) if wanted[0] else None
-    by_matrix = torch.zeros(matrix.shape, dtype=dtype, device=matrix.device) if wanted[1] else None
-    by_bias = torch.zeros(columns, dtype=dtype, device=matrix.device) if wanted[2] else None
     blocks = list(_blocks(task, None if whole else rows, columns, LINEAR_ROWS))
     size = max((size for *_, size in blocks), default=0)
-    logits = hidden.new_empty(size, columns, dtype=product)
-    out = hidden.new_empty(size, columns, dtype=dtype)
-    for at, numbers, local, size in blocks:
+    like = {"dtype": dtype, "device": hidden.device}
+    by_hidden = (torch.empty_like if whole else torch.zeros_like)(hidden) if wanted[0] else None
+    by_matrix = (torch.empty if blocks else torch.zeros)(matrix.shape, **like) if wanted[1] else None
+    by_bias = torch.zeros(columns, **like) if wanted[2] else None
+    logits = torch.empty(size, columns, dtype=product, device=hidden.device)
+    out = torch.empty(size, columns, **like)
+    for index, (at, numbers, local, size) in enumerate(blocks):
         states = hidden[at].to(product)
         block = torch.mm(states, weights.T, out=logits[:size])
         if bias is not None:
@@ -391,11 +392,14 @@ def _from_hidden(
         gradient = gradient.to(product)
         if by_hidden is not None:
             by_hidden[at] = (gradient @ weights).to(hidden.dtype)
-        if by_matrix is not None:
-            if product == dtype:
-                by_matrix.addmm_(gradient.T, states)
-            else:
-                by_matrix += gradient.T @ states
+        if by_matrix is None:
+            continue
+        if product == dtype:
+            by_matrix.addmm_(gradient.T, states, beta=min(index, 1))  # the first one overwrites what was not set
+        elif index:
+            by_matrix += gradient.T @ states
+        else:
+            by_matrix.copy_(gradient.T @ states)
     return by_hidden, by_matrix, by_bias
 
 
