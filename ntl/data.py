@@ -139,8 +139,46 @@ class DecoderOnly:
         return around + len(item[0]["input_ids"]) + len(item[1]["input_ids"]) + 1
 
 
+class FillIn:
+    """The question with a blank for each token of its answer after it, and an end token: all filled in at once."""
+
+    def __init__(self, encoding: Encoding) -> None:
+        self.pads, self.target_pads = encoding.pad_values, encoding.target_pads
+        self.blank = {"input_ids": encoding.blank}
+        self.end = {"input_ids": encoding.tokenizer.eos_token_id}
+
+    def train_batch(self, items: Sequence[tuple[Encoded, Encoded]]) -> dict[str, torch.Tensor]:
+        """Returns input_ids, attention_mask, labels (B, S); labels stand at the blanks."""
+        batch = self._inputs([(question, len(answer["input_ids"])) for question, answer in items])
+        for key, pad in (self.pads | self.target_pads).items():
+            main = key == "input_ids"
+            unseen = IGNORE if main else pad
+            labels = [[*[unseen] * len(question["input_ids"]), *answer[key], unseen] for question, answer in items]
+            batch["labels" if main else f"labels_{key}"] = _pad(labels, unseen)
+        return batch
+
+    def prompt_batch(self, questions: Sequence[Encoded]) -> dict[str, torch.Tensor]:
+        """Returns input_ids and attention_mask (B, S), padded on the right, with one blank."""
+        return self._inputs([(question, 1) for question in questions])
+
+    def _inputs(self, questions: Sequence[tuple[Encoded, int]]) -> dict[str, torch.Tensor]:
+        rows = [
+            {
+                key: [*q[key], *[self.blank.get(key, pad)] * blanks, self.end.get(key, pad)]
+                for key, pad in self.pads.items()
+            }
+            for q, blanks in questions
+        ]
+        return _prompt(rows, self.pads, left=False)
+
+    def length(self, item: tuple[Encoded, Encoded]) -> int:
+        return len(item[0]["input_ids"]) + len(item[1]["input_ids"]) + 1
+
+
 def layout_for(model_is_encoder_decoder: bool, encoding: Encoding, loss_on: str = "answer") -> Layout:
-    """The layout of a model family."""
+    """The layout of a model family, or of an encoding that has its answers filled in."""
+    if encoding.blank is not None:
+        return FillIn(encoding)
     return EncoderDecoder(encoding) if model_is_encoder_decoder else DecoderOnly(encoding, loss_on)
 
 

@@ -48,7 +48,11 @@ class Encoding:
         answers: what the answers of a data set may be.
         decodings: ways to choose the next token.
         because: the reason for these limits, for the error message.
+
+    An encoding with a `blank`, the id of a token, has its answers filled in at that token (see `ntl.data.FillIn`).
     """
+
+    blank: int | None = None
 
     name: ClassVar[str] = ""
     split_digits: ClassVar[bool] = False

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ntl.encodings.base import Encoding, Generated
 from ntl.encodings.tokenizers import TokenizerSource
-from ntl.encodings.values import Scale
-from ntl.numbers import NumberVocabulary, is_number, parse_number
+from ntl.encodings.values import Scale, check_numbers
+from ntl.numbers import NumberVocabulary, parse_number
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -75,14 +75,7 @@ class Scalar(Encoding):
         return {name: getattr(self, name) for name in names} | {"learnt": self.scale.to_dict()}
 
     def fit(self, rows: Mapping[str, Sequence[Row]]) -> None:
-        for split, members in rows.items():
-            for index, row in enumerate(members):
-                if not is_number(row["answer"]):
-                    raise ValueError(
-                        f"row {index + 1} of the split '{split}' has the answer {row['answer'][:80]!r}, expected one "
-                        "number and nothing else, since a regression head says no text: correct or remove it, or take "
-                        f"another loss (the question is {row['question'][:80]!r})"
-                    )
+        check_numbers(rows)
         numbers = (parse_number(row["answer"]) for row in rows["train"])
         self.scale = self._scale(self.log, self.significant, self.decimals).fitted(
             numbers, standardise=self.standardise

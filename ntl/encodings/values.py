@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_HALF_EVEN, Context, Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from ntl.numbers import is_number
+
+if TYPE_CHECKING:
+    from ntl.data import Row
 
 LARGEST = 1e30  # what a model says beyond it is cut: no data set has such numbers, and their digits would be noise
 _EXACT = Context(prec=100)
+
+
+def check_numbers(rows: Mapping[str, Sequence[Row]]) -> None:
+    """Raise a ValueError that names split and row of the first answer that is not one number and nothing else."""
+    for split, members in rows.items():
+        for index, row in enumerate(members):
+            if not is_number(row["answer"]):
+                raise ValueError(
+                    f"row {index + 1} of the split '{split}' has the answer {row['answer'][:80]!r}, expected one "
+                    "number and nothing else, since this method says no text: correct or remove it, or take another "
+                    f"loss (the question is {row['question'][:80]!r})"
+                )
 
 
 @dataclass(frozen=True)

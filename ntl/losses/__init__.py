@@ -1,7 +1,7 @@
 """Number token losses. They need torch alone, so that `from ntl.losses import …` works in anyone's trainer."""
 
 from ntl.losses.dropin import NTLoss, NTLossDotProduct, NumberLevelLoss
-from ntl.losses.encoded import RegressionHead, RegressionTransformer, RegressionTransformerWithNTL, XVal
+from ntl.losses.encoded import RegressionHead, RegressionTransformer, RegressionTransformerWithNTL, XVal, XValMask
 from ntl.losses.functional import Counts
 from ntl.losses.later import CrossEntropyWithDEL, CrossEntropyWithDist2
 from ntl.losses.modules import GaussianCrossEntropy, NumberTokenLoss
@@ -24,4 +24,5 @@ __all__ = [
     "RegressionTransformer",
     "RegressionTransformerWithNTL",
     "XVal",
+    "XValMask",
 ]

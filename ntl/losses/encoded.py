@@ -68,12 +68,29 @@ class XVal(Objective):
     def forward(self, outputs: Any, batch: Mapping[str, Tensor], counts: Counts | None = None) -> LossParts:
         """Return the loss of `logits` (B, T, C) and `values` (B, T) against `labels` and `labels_value` (B, T)."""
         ce, mse = self._losses(outputs, batch, counts)
-        return LossParts((1 - self.weight) * ce + self.weight * mse, {"ce": ce.detach(), "mse": mse.detach()})
+        shares = self._weigh(ce, mse)
+        return LossParts(shares["ce"] + shares["mse"], {"ce": ce.detach(), "mse": mse.detach()})
 
     def terms(self, outputs: Any, batch: Mapping[str, Tensor], counts: Counts | None = None) -> dict[str, Tensor]:
-        """Return {"ce": (1 − w)·CE, "mse": w·MSE}."""
-        ce, mse = self._losses(outputs, batch, counts)
+        """Return the two terms of the total."""
+        return self._weigh(*self._losses(outputs, batch, counts))
+
+    def _weigh(self, ce: Tensor, mse: Tensor) -> dict[str, Tensor]:
         return {"ce": (1 - self.weight) * ce, "mse": self.weight * mse}
+
+
+class XValMask(XVal):
+    """xVal's encoder that fills in a number: CE + w·MSE, both at the blank; parts "ce" and "mse"."""
+
+    encodings = ("xval_mask",)
+
+    def __init__(self, numbers: NumberVocabulary, *, weight: float = 1.0) -> None:
+        Objective.__init__(self, numbers)
+        check.check_real("weight", weight, "1 is what was published")
+        self.weight = weight
+
+    def _weigh(self, ce: Tensor, mse: Tensor) -> dict[str, Tensor]:
+        return {"ce": ce, "mse": self.weight * mse}
 
 
 class RegressionHead(Objective):

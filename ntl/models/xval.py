@@ -1,10 +1,10 @@
-"""T5 that reads and says numbers as xVal does: a token's embedding times its value, and a head for the value."""
+"""T5, or its encoder alone, that reads and says numbers as xVal does: embeddings times values, and a number head."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from transformers import T5Config, T5ForConditionalGeneration
+from transformers import T5Config, T5EncoderModel, T5ForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
 from ntl.models.numbers import NumberHead, NumberOutput
@@ -64,6 +64,31 @@ class XValT5(T5ForConditionalGeneration):
         return NumberOutput(logits=self.lm_head(scaled), values=self.number_head(hidden))
 
     def _embed(self, ids: Tensor, values: Tensor, positions: nn.Embedding) -> Tensor:
-        place = torch.arange(ids.shape[1], device=ids.device).clamp_max(positions.num_embeddings - 1)
-        embedded = self.shared(ids)
-        return embedded * values[..., None].to(embedded) + positions(place)
+        return _embed(self.shared(ids), values, positions)
+
+
+class XValEncoder(T5EncoderModel):
+    """T5's encoder with a value for each token, learnt positions, and at each position a token and a number."""
+
+    def __init__(self, config: T5Config) -> None:
+        super().__init__(config)
+        self.encoder_positions = nn.Embedding(getattr(config, "xval_positions", POSITIONS), config.d_model)
+        self.number_head = NumberHead(config.d_model)
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, NumberHead):
+            module.draw()
+
+    def forward(self, input_ids: Tensor, values: Tensor, attention_mask: Tensor) -> NumberOutput:
+        """Predict the token and the number at each position (B, S), the scores by the input embedding's matrix."""
+        embedded = _embed(self.shared(input_ids), values, self.encoder_positions)
+        hidden = self.encoder(inputs_embeds=embedded, attention_mask=attention_mask).last_hidden_state
+        logits = hidden * self.config.d_model**-0.5 @ self.shared.weight.T
+        return NumberOutput(logits=logits, values=self.number_head(hidden))
+
+
+def _embed(embedded: Tensor, values: Tensor, positions: nn.Embedding) -> Tensor:
+    place = torch.arange(embedded.shape[1], device=embedded.device).clamp_max(positions.num_embeddings - 1)
+    return embedded * values[..., None].to(embedded) + positions(place)

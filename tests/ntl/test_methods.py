@@ -9,14 +9,15 @@ import torch
 
 from experiments import configuration
 from experiments.parts import instantiate
-from ntl import evaluation
+from ntl import evaluation, training
 from ntl.data import EncodedDataset, layout_for, model_inputs
 from ntl.encodings import TrainedBPE
 from ntl.models import build
-from ntl.settings import EvalSettings
+from ntl.settings import EvalSettings, TrainSettings
 
+NEW = ("dist2", "del", "rt", "rt_ntl", "xval", "xval_mask", "regression_head")  # the others: test_training.py
+REFUSED = {("gpt2", "xval"), ("gpt2", "xval_mask")}
 TEXTS = ("ce", "ntl_was", "gce", "gce_ntl_was", "dist2", "del", "rt", "rt_ntl")
-NUMBERS = ("xval", "regression_head")
 SIZE = {
     "t5": {"d_model": 64, "d_kv": 32, "d_ff": 128, "num_layers": 2, "num_decoder_layers": 2},
     "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 2},
@@ -33,15 +34,20 @@ def questions():
     return rows
 
 
-def learn(family, *overrides, steps=500, rate=3e-3):
-    """Train a tiny model on all rows at once, and return its answers."""
+def pieces(family, *overrides):
+    """What a run makes of its configuration, around a tiny model."""
     parts = instantiate(configuration.compose([f"model={family}_nano", "logger=none", *overrides]))
     rows = questions()
     encoding = parts.encoding(TrainedBPE([row[part] for row in rows for part in row] * 2, vocab_size=300))
     encoding.fit({"train": rows})
     model = build(tiny.settings(family, architecture=SIZE[family]), encoding, seed=0).train()
-    objective = parts.objective(numbers=encoding.numbers)
     layout, data = layout_for(family == "t5", encoding), EncodedDataset(rows, encoding)
+    return model, encoding, parts.objective(numbers=encoding.numbers), layout, data
+
+
+def learn(family, *overrides, steps=600, rate=2e-3):
+    """Train a tiny model on all rows at once, and return how it scores on them."""
+    model, encoding, objective, layout, data = pieces(family, *overrides)
     batch = layout.train_batch(list(data))
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
@@ -53,7 +59,7 @@ def learn(family, *overrides, steps=500, rate=3e-3):
         optimizer.step()
         schedule.step()
     answers = evaluation.answer(model, encoding, layout, data, EvalSettings(beams=1), data.longest_answer() + 4)
-    return evaluation.score(answers, rows, kind="number", fill="0").metrics["all"]
+    return evaluation.score(answers, data.rows, kind="number", fill="0").metrics["all"]
 
 
 @pytest.mark.slow
@@ -62,7 +68,8 @@ def learn(family, *overrides, steps=500, rate=3e-3):
 def test_a_method_that_writes_digits_learns_by_heart(family, loss):
     loss, _, encoding = loss.partition("/")
     overrides = [f"loss={loss}"] + ([f"loss.encoding={encoding}", "loss.squash=2"] if encoding else [])
-    assert learn(family, *overrides)["accuracy"] >= 0.95
+    # a smoothed target has its own digit hardly above the next ones, which takes longer to tell apart
+    assert learn(family, *overrides, steps=900 if "gce" in loss else 600)["accuracy"] >= 0.95
 
 
 @pytest.mark.slow
@@ -70,6 +77,7 @@ def test_a_method_that_writes_digits_learns_by_heart(family, loss):
     ("family", "overrides"),
     [
         ("t5", ["loss=xval"]),
+        ("t5", ["loss=xval_mask"]),
         ("t5", ["loss=regression_head"]),
         ("gpt2", ["loss=regression_head"]),
         ("t5", ["loss=regression_head", "loss.encoding_options.log=true", "loss.encoding_options.standardise=false"]),
@@ -77,3 +85,22 @@ def test_a_method_that_writes_digits_learns_by_heart(family, loss):
 )
 def test_a_method_that_regresses_learns_by_heart(family, overrides):
     assert learn(family, *overrides)["r2"] >= 0.99
+
+
+@pytest.mark.parametrize(("family", "loss"), [*((f, x) for x in NEW for f in ("t5", "gpt2") if (f, x) not in REFUSED)])
+def test_a_few_steps_through_the_trainer(family, loss, tmp_path):
+    """Trained, validated by each part of its loss, and the best checkpoint found, whatever the method."""
+    model, _, objective, layout, data = pieces(family, f"loss={loss}")
+    settings = TrainSettings(
+        steps=4, batch_size=8, accumulate=2, learning_rate=1e-3, warmup_steps=1, eval_every=2, device="cpu"
+    )
+    result = training.train(model, layout, objective, data, data, settings, 0, tmp_path)
+    assert result.best_step in (2, 4)
+    last = [row for row in result.history if f"eval_{objective.selection}" in row][-1]
+    batch = layout.train_batch(list(data))
+    with torch.no_grad():
+        expected = objective(model.eval()(**model_inputs(batch)), batch)
+    assert last.keys() >= {f"eval_{name}" for name in expected.parts}
+    if result.best_step == 4:  # those weights are the model's now: validation by batches is validation of the whole
+        for name, value in expected.parts.items():
+            assert last[f"eval_{name}"] == pytest.approx(value.item(), rel=1e-4), name

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from ntl.losses import RegressionHead, XVal
+from ntl.losses import RegressionHead, XVal, XValMask
 from ntl.numbers import NumberVocabulary
 
 NUMBER = 5
@@ -33,9 +33,11 @@ def test_xval_is_half_of_each():
     torch.testing.assert_close(result.total, (ce + mse) / 2)
     assert result.parts == {"ce": pytest.approx(ce.item()), "mse": pytest.approx(mse.item())}
     torch.testing.assert_close(XVal(NUMBERS, weight=0.9)(outputs, given).total, 0.1 * ce + 0.9 * mse)
+    torch.testing.assert_close(XValMask(NUMBERS)(outputs, given).total, ce + mse)
+    torch.testing.assert_close(XValMask(NUMBERS, weight=3.0)(outputs, given).total, ce + 3 * mse)
 
 
-@pytest.mark.parametrize("made", [XVal(NUMBERS), RegressionHead(NUMBERS)])
+@pytest.mark.parametrize("made", [XVal(NUMBERS), XValMask(NUMBERS), RegressionHead(NUMBERS)])
 def test_parts_of_a_batch_add_up(made):
     outputs, given = batch()
     counts = made.count(given["labels"])

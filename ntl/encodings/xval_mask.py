@@ -1,0 +1,82 @@
+"""xVal as it was published beside the Number Token Loss: an encoder that fills in the last number of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ntl.encodings.base import Generated
+from ntl.encodings.values import Scale, check_numbers
+from ntl.encodings.xval import XVal
+from ntl.numbers import NumberVocabulary, parse_number
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+    from ntl.data import Row
+
+BLANK = "[MASK]"
+
+
+class XValMask(XVal):
+    """Numbers are written as `XVal` writes them; the answer is one number, and is filled in at a blank token.
+
+    Numbers are multiplied by, and predicted as, sign(x)·ln(|x| + 1), not standardised (without `log`, x + 1 and x). Of
+    T5 only the encoder is built. The filled-in token is not looked at: there is but one that can stand there.
+    """
+
+    name = "xval_mask"
+    answers = ("number",)
+    because = "an encoder of T5's kind fills in one number at a blank, and says no text"
+
+    @staticmethod
+    def _scale(log: bool, significant: int, decimals: int | None, positions: int) -> Scale:
+        return replace(XVal._scale(log, significant, decimals, positions), unit=1.0 if log else None)
+
+    def fit(self, rows: Mapping[str, Sequence[Row]]) -> None:
+        check_numbers(rows)
+        numbers = (parse_number(row["answer"]) for row in rows["train"])
+        scale = self._scale(self.log, self.significant, self.decimals, self.positions)
+        self.scale = scale.fitted(numbers, standardise=False)
+
+    def _find_numbers(self) -> NumberVocabulary:
+        numbers = super()._find_numbers()
+        (self.blank,) = self._add_tokens([BLANK])
+        return numbers.resized(len(self.tokenizer))
+
+    def encode_answer(self, text: str) -> dict[str, list]:
+        """Return one token with the number as its target, NaN for a text without one."""
+        number = parse_number(text)
+        value = float("nan") if number is None else self.scale.standardise(float(number))
+        return {"input_ids": self.numbers.ids.tolist(), "values": [1.0], "value": [value]}
+
+    def model_class(self, config: PreTrainedConfig) -> type[PreTrainedModel]:
+        from ntl.models.xval import XValEncoder
+
+        config.xval_positions = self.positions
+        return XValEncoder
+
+    @torch.no_grad()
+    def generate(
+        self,
+        model: PreTrainedModel,
+        prompts: Mapping[str, Tensor],
+        *,
+        max_new_tokens: int,
+        num_beams: int = 1,
+        decode: str = "generate",
+    ) -> list[Generated]:
+        """Print the number that is predicted at the blank; there is nothing to search."""
+        inputs = {key: value.to(model.device) for key, value in prompts.items()}
+        training = model.training
+        model.eval()
+        try:
+            values = model(**inputs).values
+        finally:
+            model.train(training)
+        predicted = values[inputs["input_ids"] == self.blank].double().tolist()  # one blank a row
+        return [Generated(self.scale.write(self.scale.restore(z)), truncated=False) for z in predicted]
