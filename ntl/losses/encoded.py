@@ -38,6 +38,7 @@ def value_loss(predicted: Tensor, target: Tensor, count: Tensor | float | None =
         count: what the sum is divided by in place of the number of targets. Without any the loss is 0.
     """
     mask = target.isfinite()
+    predicted = predicted.to(functional._computing_dtype(predicted))
     loss = (predicted - target.nan_to_num().to(predicted)) ** 2
     return functional._reduce(loss, mask, "mean", None, count)
 

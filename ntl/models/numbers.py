@@ -27,13 +27,17 @@ class NumberOutput(ModelOutput):
 
 
 class NumberHead(nn.Linear):
-    """One number from each hidden state: (B, T, width) → (B, T)."""
+    """One number from each hidden state: (B, T, width) → (B, T), in the weights' precision even under autocast.
+
+    Half precision would leave a number three digits at most.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__(width, 1)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return super().forward(hidden).squeeze(-1)
+        with torch.autocast(hidden.device.type, enabled=False):
+            return super().forward(hidden.to(self.weight.dtype)).squeeze(-1)
 
     def draw(self) -> None:
         """Draw the initial weights so that the first predictions have about the spread of the targets."""

@@ -269,3 +269,14 @@ def test_a_number_of_seven_digits_survives_single_precision(number):
     using = encoding("xval")
     z = float(torch.tensor(using.scale.standardise(float(number))))
     assert abs(float(using.scale.write(using.scale.restore(z))) - float(number)) <= 2e-5 * abs(float(number)) + 1e-4
+
+
+@pytest.mark.parametrize("name", ["xval", "xval_mask", "scalar"])
+def test_numbers_keep_single_precision_under_autocast(name):
+    _, model, layout, data = run(name, "t5")
+    inputs = model_inputs(layout.train_batch(list(data)))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        values = model(**inputs).values
+    assert values.dtype == torch.float32
+    half = values.detach().bfloat16().float()
+    assert (values != half).any()
