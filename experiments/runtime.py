@@ -35,6 +35,8 @@ from ntl.numbers import NumberVocabulary
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from experiments.claims import Outcome
+    from experiments.paper import Claim
     from experiments.tables import Computed, Section
 
 Step = Callable[[], None]
@@ -71,6 +73,8 @@ NTLOSS_DEFAULT = "CE + ntloss, its default (reweighed)"
 LINEAR = "CE + NTL, linear"
 LIGER = "CE, Liger's fused linear"
 TRAINER = "CE, plain Trainer"
+OUR_CE, OUR_NTL = "CE, our default path", "CE + NTL, our default path"
+STEP_MARGIN = 0.01  # a step may take this much longer and still count as no overhead
 
 
 @dataclass(frozen=True)
@@ -227,8 +231,8 @@ def training_steps(family: str, plan: Plan, device: str) -> tuple[dict[str, Step
     plain = Trainer(model=model, args=arguments)
     methods[TRAINER] = lambda: step(plain, own)
     for name, weight, path in (
-        ("CE, our default path", 0.0, "linear"),
-        ("CE + NTL, our default path", 0.3, "linear"),
+        (OUR_CE, 0.0, "linear"),
+        (OUR_NTL, 0.3, "linear"),
         ("CE + NTL, train.fused=logits", 0.3, "logits"),
         ("CE + NTL, train.fused=off", 0.3, "off"),
     ):
@@ -631,3 +635,32 @@ def _save(canvas: Figure, path: Path) -> list[Path]:
             paths.append(path.with_name(f"{path.name}.{suffix}"))
             canvas.savefig(paths[-1], metadata=metadata)
     return paths
+
+
+# ── The verdict ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def judge(claim: Claim, results: Path) -> Outcome:
+    """Whether a training step with NTL takes at most a hundredth longer than with CE, both on our default path.
+
+    The pairs are rounds in which both were timed, of every model that was measured on the first full record's machine.
+    """
+    from experiments.claims import Outcome
+    from experiments.statistics import equivalence_p, paired
+
+    command = "python -m experiments runtime"
+    for record in load(results).values():
+        ratio: list[float] = []
+        for rows in groups(record, "step"):
+            by_method = {row["method"]: row for row in rows}
+            if {OUR_CE, OUR_NTL} <= by_method.keys():
+                ratio += ratios(by_method[OUR_NTL], by_method[OUR_CE])
+        if not record["quick"] and 2 <= len(ratio) <= 20:
+            one = [1.0] * len(ratio)
+            effect = paired(ratio, one)
+            p = equivalence_p(ratio, one, float("-inf"), STEP_MARGIN)
+            slower = effect.low is not None and effect.low > STEP_MARGIN
+            verdict = "equivalent" if p < 0.05 else "differs" if slower else "undecided"
+            remark = f"step with NTL ÷ step with CE: {spread(ratio, 3)} over {len(ratio)} rounds"
+            return Outcome(claim, verdict, effect.signed(-1), p=p, seeds=len(ratio), command=command, remark=remark)
+    return Outcome(claim, command=command, remark="the training steps have not been measured in full")

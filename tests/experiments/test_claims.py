@@ -45,6 +45,8 @@ def verdicts(results):
 def test_without_records_nothing_was_run(tmp_path):
     outcomes = verdicts(tmp_path)
     assert len(outcomes) == 20
+    analytic = outcomes.pop("C19")  # computed, not run
+    assert analytic.verdict == "reproduced" and analytic.scale == "analytic"
     assert {outcome.verdict for outcome in outcomes.values()} == {"not run"}
     assert outcomes["C11"].command == "python run.py -m experiment=ablation arm=ce,ntl_mae@0.3"
     assert outcomes["C11"].remark == "0 of 10 runs finished"
