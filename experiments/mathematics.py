@@ -25,9 +25,9 @@ TOKENIZATION = (
     "were all 705 pieces that Python's `float` reads, signs and trailing dots included; ours are plain decimals."
 )
 ENCODINGS = (
-    "`rt` and `xval` have vocabularies of their own, so that their difference to `ce` is one of method. xVal as "
-    "published is an encoder trained to fill in the last number, ours the paper's repository's form on T5; it answers "
-    "greedily."
+    "`rt` and the two forms of xVal have vocabularies of their own, so that their difference to `ce` is one of method. "
+    "`xval_mask` is xVal as published beside NTL, an encoder from scratch that fills in the last number; `xval`, from "
+    "the paper's repository, generates with T5. Both answer greedily."
 )
 MAE = "MAE and R² of logarithms are the paper's MAE and R² on this data: of sign(x)·log10(|x| + 1)."
 
