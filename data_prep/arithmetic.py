@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from data_prep.mathematics import Mathematics
 
@@ -16,6 +17,8 @@ from data_prep.mathematics import Mathematics
 @dataclass
 class Arithmetic(Mathematics):
     """Options of `conf/dataset/arithmetic.yaml`: those of `mathematics`, with other defaults."""
+
+    typical_tokens: ClassVar = (38, 4)  # of add_sub_multiple at all difficulties
 
     name: str = "arithmetic"
     modules: Sequence[str] = ("arithmetic__add_or_sub",)

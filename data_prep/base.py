@@ -201,6 +201,8 @@ class Dataset:
     answers: ClassVar[str] = "number"  # "number": every answer holds one; "text"
     prose: ClassVar[bool] = False  # whether answers are written out around their number, as solutions are
     test_splits: ClassVar[tuple[str, ...]] = ("test",)
+    # Tokens of the longest question and answer in 32 rows (T5's, digits apart), for plans before the data is prepared.
+    typical_tokens: ClassVar[tuple[int, int]] = (100, 20)
 
     name: str
     source: NotIdentity[str] = "generator"

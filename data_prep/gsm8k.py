@@ -39,6 +39,7 @@ class GSM8K(HubDataset):
         "hub": "openai/gsm8k (configuration main) of the Hugging Face hub",
         "local": "folder=<train.jsonl and test.jsonl of github.com/openai/grade-school-math>",
     }
+    typical_tokens: ClassVar = (128, 219)
     licence: ClassVar = "GSM8K by OpenAI, MIT (github.com/openai/grade-school-math)"
     config: ClassVar = "main"
     prose: ClassVar = True

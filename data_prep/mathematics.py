@@ -83,6 +83,7 @@ class Mathematics(Dataset):
         "download": "the published v1.0 files, a download of 2.3 GB (resumed when interrupted, checked by sha256)",
         "local": "folder=<the published layout: train-easy/MODULE.txt, …, interpolate/, extrapolate/; or jsonl splits>",
     }
+    typical_tokens: ClassVar = (101, 13)
     licence: ClassVar = "DeepMind Mathematics Dataset, Apache-2.0 (github.com/google-deepmind/mathematics_dataset)"
     test_splits: ClassVar = ("interpolate", "extrapolate")
 

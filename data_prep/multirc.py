@@ -28,6 +28,7 @@ class MultiRC(HubDataset):
         "hub": "aps/super_glue (configuration multirc) of the Hugging Face hub",
         "local": "folder=<train.jsonl and val.jsonl of SuperGLUE's MultiRC>",
     }
+    typical_tokens: ClassVar = (684, 91)
     licence: ClassVar = "MultiRC by way of SuperGLUE, for research (cogcomp.seas.upenn.edu/multirc)"
     answers: ClassVar = "text"
     config: ClassVar = "multirc"

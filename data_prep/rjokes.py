@@ -36,6 +36,7 @@ class RJokes(Dataset):
         "download": "the authors' train.tsv.gz, dev.tsv.gz and test.tsv.gz from GitHub (jokes can offend)",
         "local": "folder=<these files, packed or not; without the train file, dev is divided>",
     }
+    typical_tokens: ClassVar = (446, 2)
     licence: ClassVar = "r/Jokes dataset, under Reddit's terms of use (github.com/orionw/rJokesData)"
 
     name: str = "rjokes"

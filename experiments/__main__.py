@@ -61,6 +61,16 @@ def status(args: argparse.Namespace) -> int:
     return 0
 
 
+def plan(args: argparse.Namespace) -> int:
+    """what each arm would take on a GPU: parameters, memory, FLOPs, hours (of paper/… unless named)"""
+    from experiments import plan as planned
+    from experiments.discovery import named, shown
+
+    names = named(args.names, [name for name in shown() if name.startswith("paper/")])
+    print(planned.write(names, args.gpu))
+    return 0
+
+
 def runtime(args: argparse.Namespace) -> int:
     """measure what the losses cost, and write the record, table and figure; NAME: loss, head, growth, step"""
     from experiments import runtime as measured
@@ -85,7 +95,7 @@ def everything(args: argparse.Namespace) -> int:
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
-    function.__name__: function for function in (tables, figures, claims, status, runtime)
+    function.__name__: function for function in (tables, figures, claims, status, plan, runtime)
 }
 
 
@@ -120,6 +130,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace | int:
     parser.add_argument("command", nargs="?", help=argparse.SUPPRESS)
     parser.add_argument("names", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument("--quick", action="store_true", help="a short runtime: few tokens and rounds")
+    parser.add_argument("--gpu", default="H200", help="of a plan: H200, H100, A100, L40S, RTX4090 or RTX3090")
     parser.add_argument("--show", action="store_true", help="print the tables as well")
     parser.add_argument("--results", type=Path, default=ROOT / "results", help="where records lie and tables go")
     parser.add_argument("--outputs", type=Path, default=ROOT / "outputs", help="where runs work (for status)")

@@ -5,6 +5,7 @@ Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (2022).
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 from ntl.models.initialisation import seeded
@@ -51,7 +52,8 @@ def add(model: PreTrainedModel, settings: LoraSettings, seed: int) -> PeftModel:
         task_type=TaskType.SEQ_2_SEQ_LM if model.config.is_encoder_decoder else TaskType.CAUSAL_LM,
     )
     try:
-        with seeded(seed, "lora"):
+        with seeded(seed, "lora"), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="fan_in_fan_out")  # of GPT-2's layers, which peft adjusts itself
             return get_peft_model(model, config)
     except ValueError as error:
         layers = sorted({name.rpartition(".")[2] for name, part in model.named_modules() if hasattr(part, "weight")})
