@@ -59,7 +59,7 @@ SHARE = {"half": 0.35, "single": 0.6}  # of the peak
 LAUNCH = 10e-6  # seconds that PyTorch takes to start one operation, which small models wait for
 
 NOTES = """\
-parameters   of the language model; tied ones once; without what an encoding adds (a number head, new tokens)
+parameters   of the language model, tied ones once, whatever an encoding adds (a number head, tokens) or leaves out
 tokens       of a step: batch · accumulate · longest question (encoder) + longest answer (decoder) of a batch, or of
              both together for decoder-only models, each with an end token. {lengths}
 weights      4 bytes a parameter (AdamW updates in fp32), and 2 for the copy that bf16 or fp16 computes with
