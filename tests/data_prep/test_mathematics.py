@@ -34,7 +34,8 @@ def test_arithmetic_defaults_and_labels(tmp_path):
     label = {"module": "arithmetic__add_or_sub", "difficulty": "easy"}
     for split in ("train", "validation", "interpolate"):
         assert all(label.items() <= row.items() for row in data.rows(split))
-    assert all(row["module"] == "arithmetic__add_or_sub_big" for row in data.rows("extrapolate"))
+    assert all(row["module"] == label["module"] for row in data.rows("extrapolate"))
+    assert all(row["difficulty"] == "medium" for row in data.rows("extrapolate"))
     assert data.manifest["source"]["mathematics-dataset"] == "1.0.1" and data.manifest["source"]["seed"] == 0
 
 

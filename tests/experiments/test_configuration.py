@@ -38,7 +38,11 @@ def test_a_choice_is_named_as_its_file(group):
 
 
 # Options without a default, that the choice cannot do without.
-REQUIRED: dict[tuple[str, str], list[str]] = {("model", "custom"): ["model.hub=someone/custom"]}
+EXAMPLES = ROOT / "data_prep" / "examples" / "custom"
+REQUIRED: dict[tuple[str, str], list[str]] = {
+    ("model", "custom"): ["model.hub=someone/custom"],
+    ("dataset", "custom"): [f"dataset.train={EXAMPLES / 'train.jsonl'}", f"dataset.test={EXAMPLES / 'test.csv'}"],
+}
 
 
 def valid(model, loss):
@@ -257,7 +261,7 @@ IMPOSSIBLE = [
     (["loss=gce", "loss.sigma=0"], "sigma"),
     (["loss=ntl_was", "loss.kind=wass"], "kind"),
     (["loss.encoding=digit"], "cannot use the encoding 'digit'; it accepts digits, subword"),
-    (["loss.encoding=subword", "eval.decode=expected", "eval.beams=1"], "needs loss.encoding=digits"),
+    (["loss.encoding=subword", "eval.decode=expected", "eval.beams=1"], "as loss.encoding=digits has them"),
     (["train.steps=0"], "train.steps: got 0"),
     (["train.learning_rate=-1"], "train.learning_rate: got -1"),
     (["eval.beams=0"], "eval.beams: got 0"),
