@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import runpy
 import signal
 import subprocess
 import sys
@@ -50,26 +49,14 @@ def places(folder):
 
 
 @pytest.fixture
-def command(monkeypatch, capfd):
-    """Give a command line to run.py in this process, where the libraries are loaded; → exit code, output, errors."""
+def command(monkeypatch):
+    """Give a command line to run.py, in a process of its own; → exit code, output, errors."""
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-    monkeypatch.chdir(ROOT)
 
     def command(*arguments):
-        import logging
-
-        monkeypatch.setattr(sys, "argv", ["run.py", *map(str, arguments)])
-        code = 0
-        try:
-            runpy.run_path(str(ROOT / "run.py"), run_name="__main__")
-        except SystemExit as end:
-            code = end.code
-            if isinstance(code, str):  # as the interpreter does
-                print(code, file=sys.stderr)
-                code = 1
-        finally:
-            logging.getLogger().handlers.clear()  # Hydra's, which write to this test's streams and files
-        return code or 0, *capfd.readouterr()
+        line = [sys.executable, "run.py", *map(str, arguments)]
+        done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
+        return done.returncode, done.stdout, done.stderr
 
     return command
 
