@@ -88,14 +88,12 @@ def experiment_names() -> list[str]:
     return list(choices("experiment"))
 
 
-def compose(overrides: Sequence[str] = (), *, check: bool = True) -> dict[str, Any]:
+def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Compose one run's configuration, the overrides of its arm included, as a plain dictionary.
 
     Args:
         overrides: Hydra overrides, e.g. `["experiment=ablation", "arm=ce", "seed=1"]`. Where an arm and the caller
             set the same key, the caller's word holds.
-        check: look for unknown keys first, to name the nearest valid ones. It takes as long again as composing, and
-            Hydra refuses unknown keys anyway.
 
     Raises:
         ConfigurationError: an unknown key, choice or arm, or a value of the wrong type.
@@ -114,9 +112,11 @@ def compose(overrides: Sequence[str] = (), *, check: bool = True) -> dict[str, A
             )
         given = {_key(override) for override in overrides}
         overrides = [*(override for override in arms[str(arm)] if _key(override) not in given), *overrides]
-    if check:
-        check_overrides(overrides)
-    config = _compose(overrides)
+    try:
+        config = _compose(overrides)
+    except ConfigurationError:
+        check_overrides(overrides)  # says it better, but takes as long again
+        raise
     del config["arms"], config["seeds"]  # an experiment's, not the run's
     try:
         config["model"] = with_source(config["model"])
@@ -146,7 +146,7 @@ def run_config(experiment: Experiment, arm: str, seed: int) -> dict[str, Any]:
 
 @cache
 def _arm_config(name: str, arm: str, overrides: tuple[str, ...]) -> dict[str, Any]:
-    return compose([f"experiment={name}", f"arm={arm}", *overrides], check=bool(overrides))
+    return compose([f"experiment={name}", f"arm={arm}", *overrides])
 
 
 def check_overrides(overrides: Sequence[str]) -> None:

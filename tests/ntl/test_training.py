@@ -266,8 +266,7 @@ def stop_at(step, number=signal.SIGTERM):
     return tell
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "number"), [("t5", signal.SIGTERM), ("gpt2", signal.SIGINT)])
 def test_a_stopped_run_ends_as_the_uninterrupted_one(family, number, tmp_path):
     whole, expected = train(tmp_path / "a", family, **HARD)
     before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
@@ -310,8 +309,7 @@ def scripted(values):
     return Scripted(tiny.encoding().numbers.resized(tiny.model("t5").config.vocab_size), values)
 
 
-@pytest.mark.parametrize("moves", [False, True])
-@pytest.mark.parametrize("stopped_at", [6, 12])
+@pytest.mark.parametrize(("stopped_at", "moves"), [(6, True), (12, False), (12, True)])
 def test_a_run_finds_its_best_checkpoint_after_it_goes_on(stopped_at, moves, tmp_path):
     """In a folder that has moved too; and when it was killed after the last step, while answering."""
     whole, expected = train(tmp_path / "a", made=scripted(BEST_FIRST), **HARD)
