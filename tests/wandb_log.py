@@ -12,7 +12,7 @@ FIRST_HEADER, CHUNK_HEADER = 7, struct.Struct("<IHB")  # crc, length, kind (1 wh
 
 
 def read_records(path: Path) -> list[Record]:
-    """Return all records of a `run-<id>.wandb` file."""
+    """Return all records of a `run-<id>.wandb` file that are wholly on disk: its writer may not have finished."""
     content, position, payload, records = path.read_bytes(), FIRST_HEADER, b"", []
     assert content[:4] == b":W&B"
     while position + CHUNK_HEADER.size <= len(content):
@@ -21,6 +21,8 @@ def read_records(path: Path) -> list[Record]:
             continue
         _, length, kind = CHUNK_HEADER.unpack_from(content, position)
         position += CHUNK_HEADER.size
+        if position + length > len(content):
+            break  # the end of this chunk is not written yet
         payload += content[position : position + length]
         position += length
         if kind in (1, 4):

@@ -128,6 +128,11 @@ def test_long_runs_read_back(tmp_path):
     run = the_run(tmp_path)
     assert logs(tmp_path)[0].stat().st_size > 3 * 32 * 1024
     assert run["curves"]["ce"] == [(step, step) for step in range(300)]
+    whole, part = read_records(logs(tmp_path)[0]), tmp_path / "part.wandb"
+    for size in range(7, logs(tmp_path)[0].stat().st_size, 997):  # as it looks while it is being written
+        part.write_bytes(logs(tmp_path)[0].read_bytes()[:size])
+        found = read_records(part)
+        assert found == whole[: len(found)] and len(found) < len(whole)
 
 
 def test_runs_of_one_process_are_apart(tmp_path):
