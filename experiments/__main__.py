@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -136,9 +135,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace | int:
     parser.add_argument("--outputs", type=Path, default=ROOT / "outputs", help="where runs work (for status)")
     args = parser.parse_intermixed_args(arguments)
     if args.command is not None and args.command not in COMMANDS:
-        near = difflib.get_close_matches(args.command, COMMANDS, cutoff=0.5)
-        hint = f"nearest: {', '.join(near)}" if near else f"valid: {', '.join(COMMANDS)}"
-        print(f"python -m experiments: unknown command '{args.command}'; {hint}", file=sys.stderr)
+        from experiments.configuration import did_you_mean
+
+        print(f"python -m experiments: {did_you_mean('command', args.command, COMMANDS)}", file=sys.stderr)
         return 2
     return args
 

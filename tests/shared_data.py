@@ -11,5 +11,5 @@ def shared(path: str) -> Path:
     """Return `path` below the folder of real data, or skip the calling test where it is absent."""
     found = SHARED / path
     if not found.exists():
-        pytest.skip(f"{path} is not part of this checkout (see docs on real data)")
+        pytest.skip(f"{path} is not beside this checkout: real tokenizers and data sets are no part of the repository")
     return found

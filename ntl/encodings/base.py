@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
@@ -206,7 +207,7 @@ class Encoding:
         num_beams: int = 1,
         decode: str = "generate",
     ) -> list[Generated]:
-        """Answer a batch of prompts by the library's `generate`: greedy, or beam search; nothing is sampled.
+        """Answer a batch of prompts: greedily, or by beam search where the encoding has one; nothing is sampled.
 
         Args:
             model: encoder–decoder or decoder-only; put into evaluation mode meanwhile.
@@ -215,6 +216,20 @@ class Encoding:
             max_new_tokens: the limit of an answer's tokens, end token included. An answer without an end token within
                 it counts as cut.
             decode: "expected" writes, at each number token, the one nearest to the expected value.
+        """
+        inputs = {key: value.to(model.device) for key, value in prompts.items()}
+        training = model.training
+        model.eval()
+        try:
+            with torch.no_grad():
+                return self._answers(model, inputs, max_new_tokens=max_new_tokens, num_beams=num_beams, decode=decode)
+        finally:
+            model.train(training)
+
+    def _answers(
+        self, model: PreTrainedModel, inputs: dict[str, Tensor], *, max_new_tokens: int, num_beams: int, decode: str
+    ) -> list[Generated]:
+        """Do what `generate` says, by the library's `generate`; an encoding with a way of its own overrides it.
 
         Only what is given here steers the generation: settings that a hub model brings along (a penalty on repeated
         tokens, say, which would be absurd for digits) are set aside.
@@ -222,7 +237,7 @@ class Encoding:
         if hasattr(model, "get_base_model"):  # adapters are in its layers; the wrapper has a generation of its own
             model = model.get_base_model()
         processors = LogitsProcessorList(self.logits_processors(decode))
-        prompt_length = prompts["input_ids"].shape[1]
+        prompt_length = inputs["input_ids"].shape[1]
         seq2seq = model.config.is_encoder_decoder
         limit = getattr(model.config, "max_position_embeddings", None)
         if not seq2seq and limit is not None and prompt_length + max_new_tokens > limit:
@@ -230,7 +245,7 @@ class Encoding:
                 f"got prompts of {prompt_length} tokens and answers of up to {max_new_tokens}, expected at most "
                 f"{limit} together, the positions of this model: shorten the questions, or take a longer model"
             )
-        own, training = model.generation_config, model.training
+        own = model.generation_config
         model.generation_config = GenerationConfig(
             max_new_tokens=max_new_tokens,
             num_beams=num_beams,
@@ -240,13 +255,10 @@ class Encoding:
             bos_token_id=own.bos_token_id,
             decoder_start_token_id=own.decoder_start_token_id if seq2seq else None,
         )
-        model.eval()
         try:
-            inputs = {key: value.to(model.device) for key, value in prompts.items()}
             output = model.generate(**inputs, logits_processor=processors)
         finally:
             model.generation_config = own
-            model.train(training)
         # an encoder–decoder model's output begins with its start token, a decoder-only model's with the prompt
         return [self._answer(ids) for ids in output[:, 1 if seq2seq else prompt_length :].tolist()]
 

@@ -95,9 +95,7 @@ class Scalar(Encoding):
 
     def encode_answer(self, text: str) -> dict[str, list]:
         """Return one token, and as its target the standardised number; NaN for a text without one."""
-        number = parse_number(text)
-        value = float("nan") if number is None else self.scale.standardise(float(number))
-        return {"input_ids": self.numbers.ids.tolist(), "value": [value]}
+        return {"input_ids": self.numbers.ids.tolist(), "value": [self.scale.target(text)]}
 
     def model_class(self, config: PreTrainedConfig) -> type[PreTrainedModel]:
         from transformers import MODEL_MAPPING
@@ -106,27 +104,14 @@ class Scalar(Encoding):
 
         return regressor(MODEL_MAPPING[type(config)])
 
-    @torch.no_grad()
-    def generate(
-        self,
-        model: PreTrainedModel,
-        prompts: Mapping[str, Tensor],
-        *,
-        max_new_tokens: int,
-        num_beams: int = 1,
-        decode: str = "generate",
+    def _answers(
+        self, model: PreTrainedModel, inputs: dict[str, Tensor], *, max_new_tokens: int, num_beams: int, decode: str
     ) -> list[Generated]:
         """Print the number that the head predicts; there is nothing to search, so the limits have no bearing."""
-        inputs = {key: value.to(model.device) for key, value in prompts.items()}
         if model.config.is_encoder_decoder:
             start = model.config.decoder_start_token_id
             inputs["decoder_input_ids"] = torch.full_like(inputs["input_ids"][:, :1], start)
         else:  # padded on the left, where training pads on the right
             inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp_min(0)
-        training = model.training
-        model.eval()
-        try:
-            predicted = model(**inputs).values[:, -1].double().tolist()
-        finally:
-            model.train(training)
+        predicted = model(**inputs).values[:, -1].double().tolist()
         return [Generated(self.scale.write(self.scale.restore(z)), truncated=False) for z in predicted]

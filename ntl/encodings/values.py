@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import TYPE_CHECKING, Any
 
-from ntl.numbers import is_number
+from ntl.numbers import is_number, parse_number
 
 if TYPE_CHECKING:
     from ntl.data import Row
@@ -84,6 +84,11 @@ class Scale:
     def standardise(self, number: float) -> float:
         """Return the z of a number."""
         return (self.compress(number) - self.mean) / self.std
+
+    def target(self, text: str) -> float:
+        """Return the z of the number that a text is; NaN for a text without one."""
+        number = parse_number(text)
+        return float("nan") if number is None else self.standardise(float(number))
 
     def restore(self, z: float) -> float:
         """Return the number of a z, cut at ±10³⁰."""

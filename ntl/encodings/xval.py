@@ -156,50 +156,35 @@ class XVal(Encoding):
         config.xval_positions = self.positions
         return XValT5
 
-    @torch.no_grad()
-    def generate(
-        self,
-        model: PreTrainedModel,
-        prompts: Mapping[str, Tensor],
-        *,
-        max_new_tokens: int,
-        num_beams: int = 1,
-        decode: str = "generate",
+    def _answers(
+        self, model: PreTrainedModel, inputs: dict[str, Tensor], *, max_new_tokens: int, num_beams: int, decode: str
     ) -> list[Generated]:
         """Answer token by token, greedily whatever `num_beams` says: a beam would need scores for values."""
-        inputs = {key: value.to(model.device) for key, value in prompts.items()}
         mask = inputs["attention_mask"]
-        training = model.training
-        model.eval()
-        try:
-            encoded = model.encode(**inputs)
-            ids = torch.full_like(inputs["input_ids"][:, :1], model.config.decoder_start_token_id)
-            values = torch.ones_like(ids, dtype=torch.float32)
-            answers: list[list[int]] = [[] for _ in ids]
-            numbers: list[list[str]] = [[] for _ in ids]
-            open_rows = set(range(len(ids)))
-            for _ in range(max_new_tokens):
-                output = model(
-                    encoder_outputs=encoded, attention_mask=mask, decoder_input_ids=ids, decoder_values=values
-                )
-                chosen = output.logits[:, -1].argmax(-1).tolist()
-                predicted = output.values[:, -1].double().tolist()
-                multipliers = [1.0] * len(chosen)
-                for row in sorted(open_rows):
-                    if chosen[row] == self.tokenizer.eos_token_id:
-                        open_rows.remove(row)
-                        continue
-                    answers[row].append(chosen[row])
-                    if chosen[row] == self.number_id:
-                        text = self.scale.write(self.scale.restore(predicted[row]))
-                        numbers[row].append(text)
-                        multipliers[row] = self._multiplier(float(text)) if text else 1.0
-                if not open_rows:
-                    break
-                ids = torch.cat([ids, ids.new_tensor(chosen)[:, None]], 1)
-                values = torch.cat([values, values.new_tensor(multipliers)[:, None]], 1)
-        finally:
-            model.train(training)
+        encoded = model.encode(**inputs)
+        ids = torch.full_like(inputs["input_ids"][:, :1], model.config.decoder_start_token_id)
+        values = torch.ones_like(ids, dtype=torch.float32)
+        answers: list[list[int]] = [[] for _ in ids]
+        numbers: list[list[str]] = [[] for _ in ids]
+        open_rows = set(range(len(ids)))
+        for _ in range(max_new_tokens):
+            output = model(encoder_outputs=encoded, attention_mask=mask, decoder_input_ids=ids, decoder_values=values)
+            chosen = output.logits[:, -1].argmax(-1).tolist()
+            predicted = output.values[:, -1].double().tolist()
+            multipliers = [1.0] * len(chosen)
+            for row in sorted(open_rows):
+                if chosen[row] == self.tokenizer.eos_token_id:
+                    open_rows.remove(row)
+                    continue
+                answers[row].append(chosen[row])
+                if chosen[row] == self.number_id:
+                    text = self.scale.write(self.scale.restore(predicted[row]))
+                    numbers[row].append(text)
+                    multipliers[row] = self._multiplier(float(text)) if text else 1.0
+            if not open_rows:
+                break
+            ids = torch.cat([ids, ids.new_tensor(chosen)[:, None]], 1)
+            values = torch.cat([values, values.new_tensor(multipliers)[:, None]], 1)
         return [
             Generated(self.decode(answer, texts), truncated=row in open_rows, ids=answer)
             for row, (answer, texts) in enumerate(zip(answers, numbers, strict=True))

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from ntl.encodings.base import Generated
@@ -50,9 +49,7 @@ class XValMask(XVal):
 
     def encode_answer(self, text: str) -> dict[str, list]:
         """Return one token with the number as its target, NaN for a text without one."""
-        number = parse_number(text)
-        value = float("nan") if number is None else self.scale.standardise(float(number))
-        return {"input_ids": self.numbers.ids.tolist(), "values": [1.0], "value": [value]}
+        return {"input_ids": self.numbers.ids.tolist(), "values": [1.0], "value": [self.scale.target(text)]}
 
     def model_class(self, config: PreTrainedConfig) -> type[PreTrainedModel]:
         from ntl.models.xval import XValEncoder
@@ -60,23 +57,10 @@ class XValMask(XVal):
         config.xval_positions = self.positions
         return XValEncoder
 
-    @torch.no_grad()
-    def generate(
-        self,
-        model: PreTrainedModel,
-        prompts: Mapping[str, Tensor],
-        *,
-        max_new_tokens: int,
-        num_beams: int = 1,
-        decode: str = "generate",
+    def _answers(
+        self, model: PreTrainedModel, inputs: dict[str, Tensor], *, max_new_tokens: int, num_beams: int, decode: str
     ) -> list[Generated]:
         """Print the number that is predicted at the blank; there is nothing to search."""
-        inputs = {key: value.to(model.device) for key, value in prompts.items()}
-        training = model.training
-        model.eval()
-        try:
-            values = model(**inputs).values
-        finally:
-            model.train(training)
+        values = model(**inputs).values
         predicted = values[inputs["input_ids"] == self.blank].double().tolist()  # one blank a row
         return [Generated(self.scale.write(self.scale.restore(z)), truncated=False) for z in predicted]

@@ -45,20 +45,24 @@ class NumberHead(nn.Linear):
         init.zeros_(self.bias)
 
 
+class DrawsNumberHead:
+    """For a model of the library that has a number head: draws the head's weights where the library draws its own."""
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, NumberHead):
+            module.draw()
+
+
 @cache
 def regressor(body: type[PreTrainedModel]) -> type[PreTrainedModel]:
     """Return the class of models that are a `body` (T5Model, GPT2Model, …) with a number head and no output layer."""
 
-    class Regressor(body):
+    class Regressor(DrawsNumberHead, body):
         def __init__(self, config: PreTrainedConfig) -> None:
             super().__init__(config)
             self.number_head = NumberHead(config.hidden_size)
             self.post_init()
-
-        def _init_weights(self, module: nn.Module) -> None:
-            super()._init_weights(module)
-            if isinstance(module, NumberHead):
-                module.draw()
 
         def forward(self, **inputs: Any) -> NumberOutput:
             return NumberOutput(values=self.number_head(super().forward(**inputs, use_cache=False).last_hidden_state))

@@ -7,12 +7,12 @@ from torch import Tensor, nn
 from transformers import T5Config, T5EncoderModel, T5ForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
-from ntl.models.numbers import NumberHead, NumberOutput
+from ntl.models.numbers import DrawsNumberHead, NumberHead, NumberOutput
 
 POSITIONS = 1024  # learnt positions of a stack, unless the configuration says otherwise (`xval_positions`)
 
 
-class XValT5(T5ForConditionalGeneration):
+class XValT5(DrawsNumberHead, T5ForConditionalGeneration):
     """T5 with a value for each token, learnt positions beside its relative ones, and a number head on the decoder.
 
     T5 normalises what its layers see, and an embedding alone would lose its length there, which is the value: beside a
@@ -27,14 +27,9 @@ class XValT5(T5ForConditionalGeneration):
         self.number_head = NumberHead(config.d_model)
         self.post_init()
 
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, NumberHead):
-            module.draw()
-
     def encode(self, input_ids: Tensor, values: Tensor, attention_mask: Tensor) -> BaseModelOutput:
         """Return the encoder's states of tokens (B, S) with their values."""
-        embedded = self._embed(input_ids, values, self.encoder_positions)
+        embedded = _embed(self.shared(input_ids), values, self.encoder_positions)
         return self.encoder(inputs_embeds=embedded, attention_mask=attention_mask)
 
     def forward(
@@ -55,7 +50,7 @@ class XValT5(T5ForConditionalGeneration):
         """
         encoded = self.encode(input_ids, values, attention_mask) if encoder_outputs is None else encoder_outputs
         hidden = self.decoder(
-            inputs_embeds=self._embed(decoder_input_ids, decoder_values, self.decoder_positions),
+            inputs_embeds=_embed(self.shared(decoder_input_ids), decoder_values, self.decoder_positions),
             encoder_hidden_states=encoded.last_hidden_state,
             encoder_attention_mask=attention_mask,
             use_cache=False,
@@ -63,11 +58,8 @@ class XValT5(T5ForConditionalGeneration):
         scaled = hidden * self.model_dim**-0.5 if self.config.scale_decoder_outputs else hidden
         return NumberOutput(logits=self.lm_head(scaled), values=self.number_head(hidden))
 
-    def _embed(self, ids: Tensor, values: Tensor, positions: nn.Embedding) -> Tensor:
-        return _embed(self.shared(ids), values, positions)
 
-
-class XValEncoder(T5EncoderModel):
+class XValEncoder(DrawsNumberHead, T5EncoderModel):
     """T5's encoder with a value for each token, learnt positions, and at each position a token and a number."""
 
     def __init__(self, config: T5Config) -> None:
@@ -75,11 +67,6 @@ class XValEncoder(T5EncoderModel):
         self.encoder_positions = nn.Embedding(getattr(config, "xval_positions", POSITIONS), config.d_model)
         self.number_head = NumberHead(config.d_model)
         self.post_init()
-
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, NumberHead):
-            module.draw()
 
     def forward(self, input_ids: Tensor, values: Tensor, attention_mask: Tensor) -> NumberOutput:
         """Predict the token and the number at each position (B, S), the scores by the input embedding's matrix."""

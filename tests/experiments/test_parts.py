@@ -40,11 +40,16 @@ def test_what_does_not_go_together_is_refused(overrides, reason):
         parts(*overrides)
 
 
-@pytest.mark.parametrize("model", ["t5_nano", "gpt2_nano"])
-@pytest.mark.parametrize("loss", configuration.choices("loss"))
+@pytest.mark.parametrize(
+    ("model", "loss"),
+    [
+        (model, loss)
+        for model in ("t5_nano", "gpt2_nano")
+        for loss in configuration.choices("loss")
+        if (model, loss) not in (("gpt2_nano", "xval"), ("gpt2_nano", "xval_mask"))  # refused, see above
+    ],
+)
 def test_everything_else_goes(model, loss):
-    if model == "gpt2_nano" and loss in ("xval", "xval_mask"):
-        pytest.skip("refused, see above")
     made = parts(f"loss={loss}", f"model={model}")
     assert made.encoding.func.name in made.objective.func.encodings
 

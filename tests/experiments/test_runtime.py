@@ -5,29 +5,29 @@ import json
 import pytest
 import torch
 
-from experiments import runtime
+from experiments import costs, runtime
 from experiments.__main__ import main
-from experiments.runtime import CE, CE_FUSED, FUSED, LINEAR, NTLOSS, NTLOSS_DEFAULT, PLAIN, REWEIGHED
+from experiments.costs import CE, CE_FUSED, FUSED, LINEAR, NTLOSS, NTLOSS_DEFAULT, PLAIN, REWEIGHED
 
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(runtime, "VOCABULARIES", (runtime.Vocabulary("tiny", 500, 16, 64, 64),))
-    monkeypatch.setattr(runtime, "GROWTH", (16, 32))
-    return runtime.Plan(parts=("loss", "head", "growth"), rounds=4)
+    monkeypatch.setattr(costs, "VOCABULARIES", (costs.Vocabulary("tiny", 500, 16, 64, 64),))
+    monkeypatch.setattr(costs, "GROWTH", (16, 32))
+    return costs.Plan(parts=("loss", "head", "growth"), rounds=4)
 
 
 def test_methods_compute_the_same():
     torch.manual_seed(0)
     logits = torch.randn(40, 300, requires_grad=True)
-    labels = runtime.labels_of(40, 300, 0.6, "cpu")
-    assert int(runtime.digits(300).mask(labels).sum()) == 24
-    methods = runtime.loss_methods(300)
+    labels = costs.labels_of(40, 300, 0.6, "cpu")
+    assert int(costs.digits(300).mask(labels).sum()) == 24
+    methods = costs.loss_methods(300)
     values = {name: loss(logits, labels) for name, loss in methods.items()}
     for one, other in ((CE, CE_FUSED), (PLAIN, FUSED), (PLAIN, NTLOSS), (REWEIGHED, NTLOSS_DEFAULT)):
         torch.testing.assert_close(values[one], values[other])
     hidden, matrix = torch.randn(40, 8), torch.randn(300, 8)
-    heads = {name: loss(hidden, matrix, labels) for name, loss in runtime.head_methods(300).items()}
+    heads = {name: loss(hidden, matrix, labels) for name, loss in costs.head_methods(300).items()}
     torch.testing.assert_close(heads[LINEAR], heads[f"head + {FUSED}"])
     torch.testing.assert_close(heads[LINEAR], heads[f"head + {NTLOSS}"])
 
@@ -36,7 +36,7 @@ def test_memory_is_measured():
     def step(size):
         return lambda: torch.ones(size, 2**20).sum()  # 4 MiB a row
 
-    found = [runtime.peak_memory(step(size), "cpu") for size in (10, 50)]
+    found = [costs.peak_memory(step(size), "cpu") for size in (10, 50)]
     if found[0] is None:
         pytest.skip("the system does not tell")
     assert found == pytest.approx([40, 200], abs=4)
@@ -45,7 +45,7 @@ def test_memory_is_measured():
 def test_all_take_turns():
     seen = []
     methods = {name: (lambda name=name: seen.append(name)) for name in "abc"}
-    seconds = runtime.alternate(methods, 3, "cpu")
+    seconds = costs.alternate(methods, 3, "cpu")
     assert {name: len(values) for name, values in seconds.items()} == {"a": 3, "b": 3, "c": 3}
     rounds = [seen[index : index + 3] for index in range(0, 12, 3)]
     assert all(sorted(names) == ["a", "b", "c"] for names in rounds)
@@ -78,7 +78,7 @@ def test_record_table_and_figure(small, tmp_path):
 def test_one_part_can_be_measured_again(small, tmp_path, monkeypatch):
     monkeypatch.setattr(runtime, "PARTS", small.parts)
     first = json.loads(runtime.run(small, tmp_path, say=lambda text: None).read_text())
-    again = json.loads(runtime.run(runtime.Plan(("head",), rounds=2), tmp_path, say=lambda text: None).read_text())
+    again = json.loads(runtime.run(costs.Plan(("head",), rounds=2), tmp_path, say=lambda text: None).read_text())
 
     def of(record, part):
         return [row for row in record["measurements"] if row["part"] == part]
@@ -95,7 +95,7 @@ def test_an_unknown_part(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_training_steps_update_one_model():
-    steps, tokens, columns = runtime.training_steps("T5-small", runtime.Plan(quick=True), "cpu")
+    steps, tokens, columns = costs.training_steps("T5-small", costs.Plan(quick=True), "cpu")
     assert (tokens, columns) == (64, 32_128)
     for step in steps.values():
         step()
