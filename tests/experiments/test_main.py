@@ -27,7 +27,7 @@ def test_help_is_quick_and_lists_every_command():
     ("arguments", "message"),
     [
         (["tabels"], "unknown command 'tabels'; nearest: tables"),
-        (["zzz"], "unknown command 'zzz'; valid: tables"),
+        (["zzz"], "unknown command 'zzz'; valid: claims"),
         (["tables", "ablatoin"], "unknown experiment 'ablatoin'; nearest: ablation"),
         (["status", "ablation", "quikstart"], "unknown experiment 'quikstart'; nearest: quickstart"),
     ],
