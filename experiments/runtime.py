@@ -26,7 +26,9 @@ from experiments.costs import (
     OUR_NTL,
     PARTS,
     PLAIN,
+    REWEIGHED,
     SHARES,
+    TRAINER,
     Plan,
     liger_loss,
     measure,
@@ -163,8 +165,42 @@ def sections(record: Mapping[str, Any]) -> list[Section]:
     return found
 
 
-def table(machine: str, record: Mapping[str, Any], only: bool) -> Computed:
-    """The table of one machine; `only` one has a file without its name."""
+# What is compared in brief: how it is called, part of the record, method, baseline, and what of them ("seconds" by
+# ratios within a round, or "memory_mib").
+HEADLINES = (
+    ("loss alone: fused CE + NTL ÷ torch's CE", "loss", FUSED, CE, "seconds"),
+    ("loss alone: fused CE + NTL ÷ (torch's CE + ntloss)", "loss", FUSED, NTLOSS, "seconds"),
+    ("the same, reweighed ÷ (torch's CE + ntloss's default)", "loss", REWEIGHED, NTLOSS_DEFAULT, "seconds"),
+    ("loss alone: fused CE + NTL ÷ torch's CE, memory added", "loss", FUSED, CE, "memory_mib"),
+    ("with the head: linear CE + NTL ÷ CE, memory added", "growth", LINEAR, f"head + {CE}", "memory_mib"),
+    ("training step: CE + NTL ÷ CE, both our default path", "step", OUR_NTL, OUR_CE, "seconds"),
+    ("training step: CE + NTL, our default path ÷ CE, plain Trainer", "step", OUR_NTL, TRAINER, "seconds"),
+)
+
+
+def headline(record: Mapping[str, Any]) -> Section:
+    """The ratios that matter, one row each, for the model or vocabulary that they were measured with."""
+    header = ["ratio", "measured with", "median [quartiles]"]
+    lines = []
+    for title, part, method, baseline, what in HEADLINES:
+        for rows in groups(record, part):
+            by_method = {row["method"]: row for row in rows}
+            if not {method, baseline} <= by_method.keys() or rows[0]["numbers"] != max(SHARES):
+                continue
+            one, other = by_method[method], by_method[baseline]
+            if what == "seconds":
+                ratio = spread(ratios(one, other), 2)
+            elif one[what] is None or not other[what]:
+                continue
+            else:
+                ratio = f"{one[what] / other[what]:.2f}"
+            lines.append([title, f"{one['vocabulary']}, {one['tokens']:,} tokens", ratio])
+    threads, dtype = record["environment"]["threads"], record["measurements"][0]["dtype"]
+    return f"{threads} threads of a {record['device'].upper()}, {dtype}", header, lines
+
+
+def _tables(name: str, record: Mapping[str, Any]) -> list[Computed]:
+    """The table of one machine, in full and in brief; `name` parts its files from those of other machines."""
     from experiments.tables import Computed
 
     here = record["environment"]
@@ -177,7 +213,11 @@ def table(machine: str, record: Mapping[str, Any], only: bool) -> Computed:
         *(["A quick impression, with few tokens and rounds."] if record["quick"] else []),
         *record["notes"],
     )
-    return Computed("What the losses cost", lambda: sections(record), "" if only else machine, notes)
+    short = f"{name}_headline" if name else "headline"
+    return [
+        Computed("What the losses cost", lambda: sections(record), name, notes),
+        Computed("What the losses cost, in brief", lambda: [headline(record)], short, notes),
+    ]
 
 
 def write_tables(results: Path) -> list[Path]:
@@ -186,7 +226,7 @@ def write_tables(results: Path) -> list[Path]:
 
     records = load(results)
     only = len(records) == 1
-    made = [table(machine, record, only) for machine, record in records.items()]
+    made = [made for machine, record in records.items() for made in _tables("" if only else machine, record)]
     return [path for one in made for path in tables.write(one, "runtime", {}, results / "tables")]
 
 

@@ -1,6 +1,7 @@
 """What the losses cost: that methods agree, that memory is measured, and that table and figure come from records."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -59,17 +60,24 @@ def test_record_table_and_figure(small, tmp_path):
     assert {CE, PLAIN, FUSED, REWEIGHED, NTLOSS, NTLOSS_DEFAULT, LINEAR} <= methods
     assert all(row["seconds"] and min(row["seconds"]) > 0 for row in record["measurements"])
     made = runtime.write_tables(tmp_path) + runtime.write_figures(tmp_path)
-    assert {file.name for file in made} == {f"runtime.{suffix}" for suffix in ("md", "csv", "tex", "png", "svg")}
+    assert {file.name for file in made} == {
+        *(f"runtime.{suffix}" for suffix in ("md", "csv", "tex", "png", "svg")),
+        *(f"runtime_headline.{suffix}" for suffix in ("md", "csv", "tex")),
+    }
     # the table says what the record says
-    row = next(row for row in record["measurements"] if row["method"] == CE)
+    rows = [row for row in record["measurements"] if row["part"] == "loss" and row["numbers"] == 0.6]
+    row = next(row for row in rows if row["method"] == CE)
     row["seconds"] = [0.5] * 4
-    other = next(other for other in record["measurements"] if other["method"] == FUSED)
+    other = next(row for row in rows if row["method"] == FUSED)
     other["seconds"], other["memory_mib"] = [0.125, 0.125, 0.375, 0.125], 1234.0
     path.write_text(json.dumps(record))
-    runtime.write_tables(tmp_path)
+    assert runtime.write_tables(tmp_path) + runtime.write_figures(tmp_path) == made
     text = (tmp_path / "tables" / "runtime.md").read_text()
     assert "| 0.25 [0.25, 0.38]" in text
     assert "1,234" in text
+    # … and in brief as well
+    brief = (tmp_path / "tables" / "runtime_headline.md").read_text()
+    assert re.search(r"fused CE \+ NTL ÷ torch's CE +\| tiny, 64 tokens +\| +0\.25 \[0\.25, 0\.38\]", brief)
     before = {file: file.read_bytes() for file in made}
     assert runtime.write_tables(tmp_path) + runtime.write_figures(tmp_path) == made
     assert before == {file: file.read_bytes() for file in made}
