@@ -90,15 +90,12 @@ def execute_or_fail(config: Mapping[str, Any], parts: Parts, prepared: PreparedD
 def execute(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, record: Run) -> None:
     """Train, answer, score, record."""
     import torch
-    import transformers
 
     from ntl import data as layouts
     from ntl import evaluation, models, saving, training
     from ntl.predictors import trivial_answers
 
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()  # of reading and writing weights
-
+    quiet_library()
     rows = {split: prepared.rows(split) for split in prepared.splits}
     tests = {split: rows[split][: parts.eval.examples] for split in ("validation", *parts.dataset.test_splits)}
 
@@ -206,6 +203,14 @@ def execute(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, rec
     training.remove_checkpoints(folder)
 
 
+def quiet_library() -> None:
+    """Keep transformers from telling of what is as it should be, and from progress bars of reading weights."""
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+
+
 def check(arguments: Sequence[str]) -> None:
     """Check every run that a command line names before the first one starts.
 
@@ -244,6 +249,7 @@ def predict(arguments: Sequence[str]) -> None:
     from ntl import evaluation, saving
     from ntl.data import EncodedDataset
 
+    quiet_library()
     nested = folder / "model"
     model, encoding, layout, settings, limit = saving.load(nested if nested.is_dir() else folder)
     data = EncodedDataset([{"question": question, "answer": ""} for question in questions], encoding)
