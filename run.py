@@ -22,6 +22,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from experiments import configuration
+from ntl.stopping import requeued_when_stopped
 
 if TYPE_CHECKING:
     from data_prep.base import PreparedData
@@ -40,7 +41,8 @@ def main(_: DictConfig) -> None:
     at_once = "joblib" in job.launcher._target_
     if at_once:  # each process has a line of its own for its progress bar
         os.environ.setdefault("TQDM_POSITION", str(job.job.num % (os.cpu_count() or 1)))
-    run(configuration.compose(list(job.overrides.task)), one_thread=at_once)
+    with requeued_when_stopped():
+        run(configuration.compose(list(job.overrides.task)), one_thread=at_once)
 
 
 def run(config: Mapping[str, Any], one_thread: bool = False) -> None:

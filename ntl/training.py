@@ -31,12 +31,9 @@ from ntl.data import EncodedDataset, Layout, model_inputs
 from ntl.losses.objectives import Counts, Objective
 from ntl.models import linear_head
 from ntl.settings import TrainSettings
+from ntl.stopping import SIGNALS, Stopped
 
 log = logging.getLogger(__name__)
-
-
-class Stopped(KeyboardInterrupt):
-    """Training was asked to stop (Ctrl-C, or a job's time limit) and has saved a checkpoint to go on from."""
 
 
 class NotFinite(ArithmeticError):
@@ -190,7 +187,7 @@ class _Seal(TrainerCallback):
 
 
 class _StopOnSignal(TrainerCallback):
-    """On SIGINT or SIGTERM: finish the step, save a checkpoint, and stop."""
+    """On SIGINT, SIGTERM or a scheduler's notice: finish the step, save a checkpoint, and stop."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -198,7 +195,7 @@ class _StopOnSignal(TrainerCallback):
 
     def __enter__(self) -> _StopOnSignal:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in SIGNALS:
                 self._before[number] = signal.signal(number, self._receive)
         return self
 
@@ -207,8 +204,10 @@ class _StopOnSignal(TrainerCallback):
             signal.signal(number, handler)
 
     def _receive(self, number: int, frame: Any) -> None:
-        if self.received is not None:  # asked twice: stop at once
-            raise KeyboardInterrupt
+        if self.received is not None:
+            if number == signal.SIGINT:  # Ctrl-C twice: stop at once
+                raise KeyboardInterrupt
+            return  # schedulers send the same signal to a job's processes and, through its launcher, once more
         self.received = number
         log.warning("%s: saving a checkpoint, then stopping", signal.Signals(number).name)
 
@@ -377,7 +376,9 @@ def train(
         trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
     seconds = time.perf_counter() - start
     if stop.received is not None and trainer.state.global_step < settings.steps:
-        raise Stopped(f"stopped at step {trainer.state.global_step} of {settings.steps}; a checkpoint is saved")
+        raise Stopped(
+            f"stopped at step {trainer.state.global_step} of {settings.steps}; a checkpoint is saved", stop.received
+        )
     return TrainResult(
         history=[_numbers(row) for row in trainer.state.log_history if "train_runtime" not in row],
         steps=trainer.state.global_step,
