@@ -70,6 +70,23 @@ def plan(args: argparse.Namespace) -> int:
     return 0
 
 
+def collect(args: argparse.Namespace) -> int:
+    """bring home the records below other machines' results folders, each a NAME; nothing here is overwritten"""
+    from experiments.collect import collect as bring_home
+    from experiments.configuration import ConfigurationError
+
+    if not args.names:
+        raise ConfigurationError("collect needs a folder with records, as in python -m experiments collect ../cluster")
+    collected = bring_home([Path(name) for name in args.names], args.results)
+    for run_id in collected.new:
+        print(f"new: {run_id}")
+    for problem in collected.problems:
+        print(f"not collected: {problem}", file=sys.stderr)
+    counts = f"{len(collected.new)} new, {len(collected.known)} known, {len(collected.problems)} not collected"
+    print(f"{counts}; records lie in {args.results / 'runs'}")
+    return 1 if collected.problems else 0
+
+
 def runtime(args: argparse.Namespace) -> int:
     """measure what the losses cost, and write the record, table and figure; NAME: loss, head, growth, step"""
     from experiments import runtime as measured
@@ -94,7 +111,7 @@ def everything(args: argparse.Namespace) -> int:
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
-    function.__name__: function for function in (tables, figures, claims, status, plan, runtime)
+    function.__name__: function for function in (tables, figures, claims, status, plan, collect, runtime)
 }
 
 

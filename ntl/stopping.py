@@ -1,7 +1,7 @@
 """Being asked to stop: by Ctrl-C, by a signal, or by a scheduler that wants its node back.
 
-Whoever is asked saves what there is to save and raises `Stopped`. A SLURM job that submitit started is put back into the
-queue once it has stopped, and goes on from its checkpoint when its turn comes again.
+Whoever is asked saves what there is to save and raises `Stopped`. A SLURM job of submitit's is put back into the queue
+once it has stopped, and goes on from its checkpoint when its turn comes again.
 """
 
 from __future__ import annotations
