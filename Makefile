@@ -21,7 +21,7 @@ test: $(READY)
 	$(BIN)/pytest -n auto
 
 test-slow: $(READY)
-	$(BIN)/pytest -m slow -n auto
+	$(BIN)/pytest -m slow -n auto --dist loadgroup
 
 lint: $(READY)
 	$(BIN)/ruff check --fix .

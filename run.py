@@ -222,6 +222,7 @@ def check(arguments: Sequence[str]) -> None:
     if any(argument.startswith("-") and argument not in ("-m", "--multirun") for argument in arguments):
         return  # --help, --cfg and the like start no run
     configs = configuration.compose_all(arguments)
+    configuration.check_launcher(arguments)
     from experiments.parts import instantiate
     from ntl import models
 

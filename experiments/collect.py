@@ -47,8 +47,8 @@ def _runs(folder: Path) -> Path:
         if any(runs.glob(f"*/*/{RECORD}")):
             return runs
     raise ConfigurationError(
-        f"got the folder {folder}, which holds no records; expected a results folder, with runs/<dataset>/<id>/{RECORD}, "
-        "or a checkout that has one"
+        f"got the folder {folder}, which holds no records; expected a results folder (runs/<dataset>/<id>/{RECORD} in "
+        "it), or a checkout that has one"
     )
 
 

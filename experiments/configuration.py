@@ -6,8 +6,10 @@ module loads torch: a misspelt key is answered at once. `check` does, as the las
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -213,6 +215,28 @@ def compose_all(arguments: Sequence[str]) -> list[dict[str, Any]]:
     return [compose([*fixed, *(f"{key}={value}" for key, value in values.items())]) for values in varied]
 
 
+def check_launcher(arguments: Sequence[str]) -> None:
+    """Raise a ConfigurationError for a command line whose jobs could not be queued, or would be stopped at once."""
+    chosen = [a for a in arguments if _key(a).startswith(("hydra/launcher", "hydra.launcher"))]
+    if not any(argument.startswith("hydra/launcher") for argument in chosen):
+        return
+    with _own_hydra(str(CONF)):
+        launcher = hydra_compose("config", overrides=chosen, return_hydra_config=True).hydra.launcher
+    if not launcher._target_.endswith(".SlurmLauncher"):
+        return
+    if shutil.which("sbatch") is None:
+        raise ConfigurationError(
+            "got a launcher for SLURM, and there is no sbatch on this machine; give the command where jobs are "
+            "submitted, or leave hydra/launcher out to run here"
+        )
+    if launcher.signal_delay_s >= 60 * launcher.timeout_min:
+        raise ConfigurationError(
+            f"hydra.launcher.signal_delay_s: got {launcher.signal_delay_s} seconds before a time limit of "
+            f"hydra.launcher.timeout_min={launcher.timeout_min} minutes; expected less, or every job would be stopped "
+            "as it starts"
+        )
+
+
 def _compose_checked(overrides: Sequence[str]) -> dict[str, Any]:
     name = next((o.partition("=")[2] for o in overrides if o.startswith("experiment=")), None)
     if name and name not in experiment_names():
@@ -226,13 +250,19 @@ def _compose(overrides: Sequence[str]) -> dict[str, Any]:
 
 @cache
 def _composed_config(overrides: tuple[str, ...], conf: str) -> DictConfig:
+    with _own_hydra(conf):
+        return hydra_compose("config", overrides=list(overrides))
+
+
+@contextlib.contextmanager
+def _own_hydra(conf: str) -> Iterator[None]:
+    """A Hydra to compose with. Inside a Hydra job there is an outer one, which survives this."""
     register()
-    # Inside a Hydra job there is an outer Hydra, which must survive this.
     outer = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(conf, version_base="1.3"):
-            return hydra_compose("config", overrides=list(overrides))
+            yield
     finally:
         GlobalHydra.instance().hydra = outer
 

@@ -2,6 +2,27 @@
 
 import os
 
+import pytest
+import slurm_cluster
+
 # One thread each: results are then the same to the bit, and processes side by side do not get in each other's way.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def pytest_sessionfinish(session):
+    """A worker of pytest-xdist tells its session how many SLURM jobs it has run."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["slurm_jobs"] = slurm_cluster.jobs_run
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    jobs = getattr(node, "workeroutput", {}).get("slurm_jobs")
+    if jobs is not None:
+        slurm_cluster.jobs_run = (slurm_cluster.jobs_run or 0) + jobs
+
+
+def pytest_terminal_summary(terminalreporter):
+    if slurm_cluster.jobs_run is not None:
+        terminalreporter.write_line(f"SLURM jobs: {slurm_cluster.jobs_run}")

@@ -20,6 +20,7 @@ from filelock import FileLock
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
 PACKAGES = ("slurm-wlm", "munge")  # Debian's and Ubuntu's
 NODES = ("one", "two")
+TIME_LIMITS = "Testing job time limits"  # in the controller's log, every 30 seconds
 CONFIGURATION = """
 ClusterName={name}
 SlurmctldHost={host}(127.0.0.1)
@@ -46,10 +47,16 @@ SchedulerParameters=sched_interval=1,sched_min_interval=0,bf_interval=2,batch_sc
 SlurmdParameters=config_overrides
 ReturnToService=2
 KillWait=20
-MinJobAge=600
+MinJobAge=36000
+SlurmctldDebug=debug2
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 {nodes}
-PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=main Nodes=ALL Default=YES PriorityTier=1 GraceTime=20
+PartitionName=urgent Nodes=ALL PriorityTier=2 PreemptMode=OFF
 """
+
+jobs_run: int | None = None  # by all clusters of this process, None without one
 
 
 def why_not() -> str | None:
@@ -100,16 +107,13 @@ class Cluster:
         self._daemon("slurmctld", "-D", "-i")
         for node in NODES:
             self._daemon("slurmd", "-D", "-N", node)
-        self._wait(lambda: self.tell("sinfo", "-h", "-N", "-o", "%T").split() == ["idle"] * len(NODES), "no idle nodes")
+        self._wait(lambda: self._states() == ["idle"] * len(NODES), "no idle nodes")
         return self
 
     def stop(self) -> None:
         """End all jobs, then the daemons that were started here, and remove the folder."""
-        with contextlib.suppress(subprocess.SubprocessError):
-            self.tell("scancel", "--state=PENDING", "--user=root")
-            self.tell("scancel", "--signal=KILL", "--user=root")
-            self.tell("scancel", "--user=root")
-            self._wait(lambda: not self.tell("squeue", "-h"), "jobs remain", seconds=30)
+        with contextlib.suppress(subprocess.SubprocessError, RuntimeError):
+            self.clear()
         for daemon in reversed(self._daemons):
             daemon.terminate()
         for daemon in self._daemons:
@@ -119,6 +123,22 @@ class Cluster:
                 daemon.kill()
                 daemon.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def clear(self) -> None:
+        """End all jobs, and let all nodes take new ones."""
+        if self.tell("squeue", "-h"):
+            self.tell("scancel", "--state=PENDING", "--user=root")
+            self.tell("scancel", "--signal=KILL", "--user=root")  # jobs that would stop in their own time
+            self.tell("scancel", "--user=root")
+            self._wait(lambda: not self.tell("squeue", "-h"), "jobs remain")
+        if set(self._states()) != {"idle"}:
+            self.tell("scontrol", "update", f"nodename={','.join(NODES)}", "state=resume")
+
+    def wait_for_time_limits(self) -> None:
+        """Return just after the controller has looked for jobs that are near their time limit."""
+        log = self.folder / "slurmctld.log"
+        seen = log.read_text().count(TIME_LIMITS)
+        self._wait(lambda: log.read_text().count(TIME_LIMITS) > seen, "no look at time limits")
 
     def tell(self, *command: str) -> str:
         """Run one of SLURM's commands; returns what it prints."""
@@ -139,7 +159,10 @@ class Cluster:
 
     def logs(self) -> str:
         """The ends of the daemons' logs, for a message."""
-        return "\n".join(f"--- {path.name}\n{path.read_text()[-3000:]}" for path in sorted(self.folder.glob("*.log")))
+        return "\n".join(f"--- {path.name}\n{path.read_text()[-1500:]}" for path in sorted(self.folder.glob("*.log")))
+
+    def _states(self) -> list[str]:
+        return self.tell("sinfo", "-h", "-N", "--partition=main", "-o", "%T").split()
 
     def _daemon(self, *command: str) -> None:
         with (self.folder / f"{command[0]}.out.log").open("a") as output:

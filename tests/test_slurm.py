@@ -1,0 +1,182 @@
+"""Sweeps through a real SLURM: the records of a sweep at home, whatever becomes of the jobs on the way."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import slurm_cluster
+from test_run import ARMS, SMALL, contents, places
+
+from ntl import runs
+
+ROOT = Path(__file__).resolve().parents[1]
+LONGER = [argument for argument in SMALL if not argument.startswith(("train.steps", "train.eval_every"))]
+LONGER += ["train.steps=3000", "train.eval_every=500", "model.architecture.dropout_rate=0.1", "train.accumulate=2"]
+LAUNCHER = ["hydra/launcher=slurm", "hydra.launcher.cpus_per_task=1", "hydra.launcher.timeout_min=10"]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("slurm")]
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    if reason := slurm_cluster.why_not():
+        pytest.skip(f"no SLURM: {reason}")
+    cluster = slurm_cluster.Cluster()
+    try:
+        yield cluster.start()
+        slurm_cluster.jobs_run = (slurm_cluster.jobs_run or 0) + len(cluster.jobs())
+    finally:
+        cluster.stop()
+
+
+class Sweep:
+    """A sweep through SLURM and what is seen of it; `arguments` as on the command line."""
+
+    def __init__(self, cluster, folder, *arguments):
+        self.cluster, self.folder = cluster, folder
+        self.before = set(cluster.jobs())
+        command = [sys.executable, "run.py", "-m", *LAUNCHER, *arguments, *places(folder)]
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        self.launcher = subprocess.Popen(command, cwd=ROOT, env=cluster.environment, **streams)
+
+    def jobs(self):
+        """The controller's view of each job, in the sweep's order."""
+        jobs = {job: fields for job, fields in self.cluster.jobs().items() if job not in self.before}
+        return [jobs[job] for job in sorted(jobs, key=lambda job: int(job.rpartition("_")[2]))]
+
+    def wait_for(self, condition, what, seconds=240):
+        end = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > end or self.launcher.poll() is not None:
+                self.launcher.kill()
+                said = self.launcher.communicate()[0]
+                raise AssertionError(f"no {what}.\n{said}\n{self.jobs()}\n{self.logs()}\n{self.cluster.logs()}")
+            time.sleep(0.1)
+
+    def training(self, seed):
+        """Wait until the run of this seed is in the middle of its training."""
+        pattern = f"outputs/runs/*/*-s{seed}-*/checkpoints/checkpoint-*/sealed.json"
+        self.wait_for(lambda: any(self.folder.glob(pattern)), f"checkpoint of seed {seed}")
+
+    def end(self, seconds=300):
+        """Wait for the end of it all; returns the exit code."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.said = self.launcher.communicate(timeout=seconds)[0]
+            return self.launcher.returncode
+        self.wait_for(lambda: False, "end", seconds=0)
+
+    def logs(self):
+        logs = sorted(self.folder.glob("outputs/hydra/**/*_log.*"))
+        return "\n".join(f"--- {path.name}\n{path.read_text()}" for path in logs)
+
+
+@pytest.fixture
+def sweep(cluster, tmp_path):
+    started = []
+
+    def sweep(*arguments):
+        started.append(Sweep(cluster, tmp_path, *arguments))
+        return started[-1]
+
+    yield sweep
+    for one in started:
+        one.launcher.kill()
+        one.launcher.communicate()
+        cluster.clear()
+
+
+def results(folder):
+    """What must not depend on where and how often a run was started, by run id."""
+    found = {}
+    for path in folder.glob("results/runs/*/*/record.json"):
+        record = runs.read_record(path)
+        assert record["status"] == "finished", record["reason"]
+        predictions = (path.parent / "predictions.parquet").read_bytes()
+        found[record["id"]] = record["config"], record["metrics"], record["data"], predictions
+    return found
+
+
+def at_home(folder, *arguments):
+    command = [sys.executable, "run.py", "-m", *arguments, *places(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return results(folder)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """Two longer runs that nothing interrupts, on this machine."""
+    return at_home(tmp_path_factory.mktemp("uninterrupted"), *LONGER, "seed=0,1")
+
+
+def test_a_sweep_ends_as_at_home_though_nodes_are_drained_meanwhile(cluster, sweep, tmp_path, tmp_path_factory):
+    runs_of_it = [*SMALL, *ARMS, "seeds=[0,1]"]
+    started = sweep(*runs_of_it, "hydra.launcher.array_parallelism=2")
+    states = lambda: [job["JobState"] for job in started.jobs()]  # noqa: E731
+    started.wait_for(lambda: states().count("RUNNING") == 2, "two jobs at once")
+    assert [job["JobState"] for job in started.jobs()].count("PENDING") == 1  # SLURM shows the rest of an array as one
+    cluster.tell("scontrol", "update", "nodename=one,two", "state=drain", "reason=test")
+    started.wait_for(lambda: states().count("COMPLETED") == 2, "end of the jobs on drained nodes")
+    assert {*states()} == {"COMPLETED", "PENDING"}
+    cluster.tell("scontrol", "update", "nodename=one,two", "state=resume")
+    assert started.end() == 0, started.said
+    assert states() == ["COMPLETED"] * 4
+    assert {job["ArrayTaskThrottle"] for job in started.jobs() if "ArrayTaskThrottle" in job} == {"2"}
+    assert results(tmp_path) == at_home(tmp_path_factory.mktemp("home"), *runs_of_it)
+    for path in tmp_path.glob("results/runs/*/*/record.json"):
+        text, record = path.read_text(), json.loads(path.read_text())
+        assert record["environment"]["threads"] == 1 and record["code"] == runs.code_state() | record["code"]
+        for name in (os.uname().nodename, str(tmp_path), str(ROOT), cluster.folder.name, "SLURM", "submitit"):
+            assert name not in text
+    before = contents(tmp_path)
+    again = sweep(*runs_of_it)
+    assert again.end() == 0 and contents(tmp_path) == before
+
+
+def test_jobs_that_are_signalled_are_requeued_and_end_the_same(cluster, sweep, tmp_path, uninterrupted):
+    started = sweep(*LONGER, "seed=0,1")
+    for seed, signal in ((0, "USR2"), (1, "TERM")):
+        started.training(seed)
+        cluster.tell("scancel", f"--signal={signal}", started.jobs()[seed]["JobId"])
+    assert started.end() == 0, started.said
+    assert [job["Restarts"] for job in started.jobs()] == ["1", "1"]
+    assert started.logs().count("going on from step") == 2
+    assert results(tmp_path) == uninterrupted
+
+
+def test_a_job_that_makes_way_for_a_more_urgent_one_ends_the_same(cluster, sweep, tmp_path, uninterrupted):
+    started = sweep(*LONGER, "seed=0,1")
+    started.training(0)
+    urgent = ["--partition=urgent", f"--nodelist={started.jobs()[0]['NodeList']}", "--exclusive", "--wrap=sleep 1"]
+    cluster.tell("sbatch", *urgent, f"--output={tmp_path / 'urgent'}")
+    assert started.end() == 0, started.said
+    assert started.jobs()[0]["Restarts"] == "1"
+    assert "SIGTERM: saving a checkpoint" in started.logs() and "going on from step" in started.logs()
+    assert results(tmp_path) == uninterrupted
+
+
+def test_a_job_that_is_cancelled_goes_on_with_the_same_command(cluster, sweep, tmp_path, uninterrupted):
+    started = sweep(*LONGER, "seed=0,1")
+    started.training(0)
+    cluster.tell("scancel", started.jobs()[0]["ArrayJobId"])
+    started.wait_for(lambda: {job["JobState"] for job in started.jobs()} == {"CANCELLED"}, "cancelled jobs")
+    assert results(tmp_path) == {}
+    assert {job["Restarts"] for job in started.jobs()} == {"0"}
+    again = sweep(*LONGER, "seed=0,1")
+    assert again.end() == 0, again.said
+    assert "going on from step" in again.logs()
+    assert results(tmp_path) == uninterrupted
+
+
+def test_a_job_that_meets_its_time_limit_is_requeued_and_ends_the_same(cluster, sweep, tmp_path, uninterrupted):
+    cluster.wait_for_time_limits()
+    time.sleep(10)  # twenty seconds are left until the next check, which finds that a minute will soon be over
+    started = sweep(*LONGER, "seed=0,1", "hydra.launcher.timeout_min=1", "hydra.launcher.signal_delay_s=30")
+    assert started.end() == 0, started.said
+    assert [int(job["Restarts"]) >= 1 for job in started.jobs()] == [True, True]
+    assert "USR2" in started.logs() and "this job is timed-out" in started.logs()
+    assert results(tmp_path) == uninterrupted
