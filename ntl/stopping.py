@@ -73,7 +73,10 @@ def _stop(number: int, frame: Any) -> None:
 
 def _state() -> str:
     """The state of this job, as SLURM names it; empty where it does not say."""
-    command = ["squeue", "--noheader", f"--jobs={os.environ['SLURM_JOB_ID']}", "--format=%T"]
+    job = os.environ["SLURM_JOB_ID"]
+    if "SLURM_ARRAY_JOB_ID" in os.environ:  # the id of one of its jobs is the array's own, and would name them all
+        job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+    command = ["squeue", "--noheader", f"--jobs={job}", "--format=%T"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
     except (OSError, subprocess.SubprocessError):

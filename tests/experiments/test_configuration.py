@@ -359,3 +359,25 @@ def test_a_slip_is_answered_at_once(arguments):
     assert code == 1
     assert said == "" and error.startswith("error: ") and "Traceback" not in error
     assert seconds < 10
+
+
+@pytest.fixture
+def sbatch(tmp_path, monkeypatch):
+    """A machine where jobs can be submitted."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "sbatch").touch(mode=0o755)
+    return tmp_path / "sbatch"
+
+
+def test_slurm_needs_a_machine_that_submits_jobs(sbatch):
+    configuration.check_launcher(["-m", "loss=ce", "hydra/launcher=slurm"])
+    sbatch.unlink()
+    configuration.check_launcher(["-m", "loss=ce", "hydra/launcher=joblib"])
+    with pytest.raises(ConfigurationError, match=r"got a launcher for SLURM, and there is no sbatch on this machine"):
+        configuration.check_launcher(["-m", "loss=ce", "hydra/launcher=slurm"])
+
+
+def test_a_job_must_not_be_stopped_as_it_starts(sbatch):
+    limits = ["hydra.launcher.timeout_min=5", "hydra.launcher.signal_delay_s=300"]
+    with pytest.raises(ConfigurationError, match=r"signal_delay_s: got 300 seconds before .* timeout_min=5 minutes"):
+        configuration.check_launcher(["-m", "hydra/launcher=slurm", *limits])

@@ -288,6 +288,22 @@ def test_a_stop_at_the_last_step_is_a_finished_run(tmp_path):
     assert result.steps == 4
 
 
+@pytest.mark.parametrize("number", training.SIGNALS)
+def test_being_asked_twice_is_being_asked_once_except_by_ctrl_c(number, tmp_path):
+    def tell(now, values):
+        if now == 2 and "loss" in values:
+            for _ in range(2):
+                os.kill(os.getpid(), number)
+
+    with pytest.raises(KeyboardInterrupt) as stop:
+        train(tmp_path, tell=tell, **HARD)
+    saved = [path.name for path in tmp_path.glob("checkpoint-*")]
+    if number == signal.SIGINT:
+        assert not isinstance(stop.value, training.Stopped) and saved == []
+    else:
+        assert stop.value.number == number and saved == ["checkpoint-3"]
+
+
 @pytest.mark.parametrize("lost", [1, 2])
 def test_a_run_goes_on_from_an_older_checkpoint_when_newer_ones_are_damaged(lost, tmp_path):
     whole, expected = train(tmp_path / "a", **HARD)
