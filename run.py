@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 configuration.register()
 log = logging.getLogger("run")
-OURS = ("data_prep", "experiments", "ntl")
+OURS = ("data_prep", "experiments", "ntl", "submitit")  # submitit's errors are sbatch's
 
 
 @hydra.main(config_path="conf", config_name="config", version_base="1.3")

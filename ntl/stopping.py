@@ -66,9 +66,15 @@ def requeued_when_stopped() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _stop(number: int, frame: Any) -> None:
+def catch_up(number: int) -> None:
+    """Act on a signal that was held back until there was nothing left to save: only a job that is requeued stops."""
+    if signal.getsignal(number) is _stop:
+        _stop(number)
+
+
+def _stop(number: int, frame: Any = None) -> None:
     if not isinstance(sys.exc_info()[1], Stopped):  # asked again while it is stopping
-        raise Stopped(f"{signal.Signals(number).name} before or after training", number)
+        raise Stopped(f"stopped by {signal.Signals(number).name} outside of training", number)
 
 
 def _state() -> str:

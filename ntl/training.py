@@ -31,7 +31,7 @@ from ntl.data import EncodedDataset, Layout, model_inputs
 from ntl.losses.objectives import Counts, Objective
 from ntl.models import linear_head
 from ntl.settings import TrainSettings
-from ntl.stopping import SIGNALS, Stopped
+from ntl.stopping import SIGNALS, Stopped, catch_up
 
 log = logging.getLogger(__name__)
 
@@ -375,10 +375,11 @@ def train(
             log.info("going on from step %d", before)
         trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
     seconds = time.perf_counter() - start
-    if stop.received is not None and trainer.state.global_step < settings.steps:
-        raise Stopped(
-            f"stopped at step {trainer.state.global_step} of {settings.steps}; a checkpoint is saved", stop.received
-        )
+    if stop.received is not None:
+        if trainer.state.global_step < settings.steps:
+            at = f"stopped at step {trainer.state.global_step} of {settings.steps}"
+            raise Stopped(f"{at}; a checkpoint is saved", stop.received)
+        catch_up(stop.received)
     return TrainResult(
         history=[_numbers(row) for row in trainer.state.log_history if "train_runtime" not in row],
         steps=trainer.state.global_step,

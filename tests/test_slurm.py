@@ -119,6 +119,13 @@ def uninterrupted(tmp_path_factory):
     return at_home(tmp_path_factory.mktemp("uninterrupted"), *LONGER, "seed=0,1")
 
 
+def test_what_sbatch_refuses_is_told_in_its_words(sweep, tmp_path):
+    started = sweep(*SMALL, "hydra.launcher.partition=nowhere")
+    assert started.end() == 1
+    assert "error: sbatch: error: invalid partition specified: nowhere" in started.said
+    assert "Traceback" not in started.said
+
+
 def test_a_sweep_ends_as_at_home_though_nodes_are_drained_meanwhile(cluster, sweep, tmp_path, tmp_path_factory):
     runs_of_it = [*SMALL, *ARMS, "seeds=[0,1]"]
     started = sweep(*runs_of_it, "hydra.launcher.array_parallelism=2")
@@ -183,6 +190,6 @@ def test_a_job_that_meets_its_time_limit_is_requeued_and_ends_the_same(cluster, 
     started = sweep(*LONGER, "seed=0", "hydra.launcher.timeout_min=1", "hydra.launcher.signal_delay_s=30")
     assert started.end() == 0, started.said
     assert int(started.jobs()[0]["Restarts"]) >= 1
-    assert "SIGUSR2: saving a checkpoint" in started.logs() and "this job is timed-out" in started.logs()
+    assert "Caught signal SIGUSR2" in started.logs() and "this job is timed-out" in started.logs()
     (ended,) = results(tmp_path).items()
     assert ended in uninterrupted.items()
