@@ -51,9 +51,9 @@ def test_a_job_that_cannot_be_requeued_says_so(requeued):
         raise OSError("no more.")
 
     signal.signal(NOTICE, refuse)
-    with pytest.raises(NotRequeued, match=r"^stopped by .*\. no more\. The same command goes on from here\.$"):
-        with requeued_when_stopped():
-            ask(NOTICE)
+    said = r"^stopped by .*\. no more\. The same command goes on from here\.$"
+    with pytest.raises(NotRequeued, match=said), requeued_when_stopped():
+        ask(NOTICE)
 
 
 def test_a_signal_that_training_held_back_stops_the_job_after_all(requeued):
