@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_callback import ProgressCallback
+from transformers.trainer_callback import ProgressCallback, TrainerState
 from transformers.trainer_utils import SchedulerType
 
 from ntl import checkpoints
@@ -64,8 +64,8 @@ class ObjectiveTrainer(Trainer):
         self.loss_is_scaled_for_ga = True  # parts are sums over the whole batch's counts already
         self._meter = self._new_meter()
 
-    def _new_meter(self, since: int = 0) -> _Meter:
-        return _Meter(self.objective.number_parts, since)
+    def _new_meter(self) -> _Meter:
+        return _Meter(self.objective.number_parts)
 
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> Counts | None:
         if not batch_samples:
@@ -96,6 +96,8 @@ class ObjectiveTrainer(Trainer):
             parts = self.objective(outputs, inputs, num_items_in_batch)
             if measures:
                 terms = self.objective.terms(outputs, inputs, num_items_in_batch)
+        if model.training and self._meter.since is None:
+            self._meter.since = self.state.global_step  # which is not 0 where a run goes on
         self._meter.add(parts.parts, None if self.model.training else num_items_in_batch)
         if measures:
             self._meter.add(_gradient_norms(terms, model), None)
@@ -119,8 +121,8 @@ class ObjectiveTrainer(Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
-            logs |= self._meter.means(self.accelerator, steps=self.state.global_step - self._meter.since)
-            self._meter = self._new_meter(since=self.state.global_step)
+            logs |= self._meter.means(self.accelerator, steps=self.state.global_step - (self._meter.since or 0))
+            self._meter = self._new_meter()
         for name, kind in (("loss", "loss"), (f"eval_{self.objective.selection}", "validation loss")):
             if not math.isfinite(logs.get(name, 0.0)):
                 raise NotFinite(
@@ -133,9 +135,9 @@ class ObjectiveTrainer(Trainer):
 class _Meter:
     """Sums of the parts of a loss: over the steps since the last log, or over a validation's tokens."""
 
-    def __init__(self, number_parts: tuple[str, ...], since: int = 0) -> None:
+    def __init__(self, number_parts: tuple[str, ...]) -> None:
         self.number_parts = number_parts
-        self.since = since
+        self.since: int | None = None  # steps that were done before the first of these
         self.sums: dict[str, torch.Tensor] = {}
         self.weights: dict[str, torch.Tensor] = {}
         self.occasions: dict[str, int] = {}
@@ -174,12 +176,17 @@ def _gradient_norms(terms: Mapping[str, torch.Tensor], model: torch.nn.Module) -
     return norms
 
 
+def _find_best(state: TrainerState, folder: Path) -> None:
+    """The best checkpoint lies where the others lie, which may not be where it was written."""
+    if state.best_global_step:
+        state.best_model_checkpoint = str(folder / f"checkpoint-{state.best_global_step}")
+
+
 class _Seal(TrainerCallback):
     """Seals every checkpoint once it is whole, and knows the best one by its step, wherever the folder now lies."""
 
     def on_train_begin(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
-        if state.best_global_step:
-            state.best_model_checkpoint = str(Path(args.output_dir) / f"checkpoint-{state.best_global_step}")
+        _find_best(state, Path(args.output_dir))
 
     def on_save(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
         if state.is_world_process_zero:
@@ -373,7 +380,10 @@ def train(
         if resume is not None:
             before = int(resume.name.rpartition("-")[2])
             log.info("going on from step %d", before)
-        trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
+        if before < settings.steps:
+            trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
+        else:
+            _restore(trainer, resume)
     seconds = time.perf_counter() - start
     if stop.received is not None:
         if trainer.state.global_step < settings.steps:
@@ -387,6 +397,18 @@ def train(
         seconds=seconds,
         steps_per_second=(trainer.state.global_step - before) / seconds if seconds else 0.0,
     )
+
+
+def _restore(trainer: Trainer, checkpoint: Path) -> None:
+    """Leave trainer and model as training left them that ended with this checkpoint.
+
+    Asked to resume there, the library would take one more step.
+    """
+    trainer.state = TrainerState.load_from_json(str(checkpoint / checkpoints.STATE))
+    _find_best(trainer.state, checkpoint.parent)
+    trainer._load_from_checkpoint(str(checkpoint))
+    if trainer.args.load_best_model_at_end and trainer.state.best_model_checkpoint is not None:
+        trainer._load_best_model()
 
 
 def _fused_path(

@@ -1,6 +1,7 @@
 """Settings of all tests; the processes that tests start inherit them."""
 
 import os
+from collections import Counter
 
 import pytest
 import slurm_cluster
@@ -24,5 +25,13 @@ def pytest_testnodedown(node):
 
 
 def pytest_terminal_summary(terminalreporter):
+    """Say how much was done by tests that count it (`record_property`)."""
+    counts = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", None) == "call":
+                counts.update(dict(report.user_properties))
+    for what, count in counts.items():
+        terminalreporter.write_line(f"{what}: {count}")
     if slurm_cluster.jobs_run is not None:
         terminalreporter.write_line(f"SLURM jobs: {slurm_cluster.jobs_run}")

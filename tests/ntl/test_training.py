@@ -283,6 +283,14 @@ def test_a_stopped_run_ends_as_the_uninterrupted_one(family, number, tmp_path):
     assert [row for row in result.history if "eval_ce" in row] == [row for row in expected.history if "eval_ce" in row]
 
 
+@pytest.mark.parametrize("keep_best", [True, False])
+def test_a_run_killed_after_its_last_step_takes_no_other(keep_best, tmp_path):
+    first, expected = train(tmp_path, steps=8, eval_every=2, keep_best=keep_best)
+    again, result = train(tmp_path, steps=8, eval_every=2, keep_best=keep_best)
+    assert_same(weights(first), weights(again))
+    assert (result.steps, result.best_step, result.history) == (8, expected.best_step, expected.history)
+
+
 def test_a_stop_at_the_last_step_is_a_finished_run(tmp_path):
     _, result = train(tmp_path, tell=stop_at(4))
     assert result.steps == 4

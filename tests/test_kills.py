@@ -1,0 +1,116 @@
+"""Killed at any moment and started again, a run ends as if nothing had happened, byte for byte."""
+
+import json
+import random
+import signal
+import time
+from itertools import count
+
+import killed
+import pytest
+from test_run import GPT2, SMALL, places
+
+DROPOUT = {
+    "t5": ["model.architecture.dropout_rate=0.2"],
+    "gpt2": [f"model.architecture.{name}_pdrop=0.2" for name in ("resid", "embd", "attn")],
+}
+
+
+def overrides(family, fused, folder):
+    """A run of eight steps, each of two micro-batches, with a checkpoint after every second."""
+    settings = {"steps": 8, "eval_every": 2, "batch_size": 4, "accumulate": 2, "fused": fused}
+    small = {"t5": SMALL, "gpt2": GPT2}[family]
+    kept = [a for a in small if not a.startswith(("train.steps", "train.eval_every", "train.batch_size"))]
+    return [
+        *kept,
+        "loss=ntl_was",
+        *(f"train.{name}={value}" for name, value in settings.items()),
+        *DROPOUT[family],
+        *places(folder),
+    ]
+
+
+class Campaign:
+    """One configuration, done in peace once and then again and again under fire."""
+
+    def __init__(self, family, fused, folder):
+        self.family, self.fused, self.base = family, fused, folder
+        self.kills, self.numbers = 0, count()
+        self.folder = self.new_folder()
+        self.attempt()  # with the preparation of the data, which all others find ready
+        changes = self.log.with_name(f"{self.log.name}.changes").read_text().splitlines()
+        self.changes = sum(not line.split()[2].startswith("data") for line in changes)
+        self.data = self.folder / "data"
+        self.expected = self.result()
+
+    def new_folder(self):
+        folder = self.base / f"run{next(self.numbers)}"
+        folder.mkdir()
+        return folder
+
+    def start(self, **fault):
+        arguments = overrides(self.family, self.fused, self.folder)
+        if self.folder.name != "run0":
+            arguments = [a for a in arguments if not a.startswith("paths.data=")] + [f"paths.data={self.data}"]
+        self.log = self.base / f"log{next(self.numbers)}"
+        process = killed.process(arguments, self.folder, self.log, **fault)
+        process.start()
+        return process
+
+    def attempt(self, **fault):
+        """Start the run, or let it go on; returns whether it was killed rather than finished."""
+        process = self.start(**fault)
+        process.join(120)
+        return self.ended(process)
+
+    def attempt_for(self, seconds):
+        """The same, killed after so many seconds."""
+        process = self.start()
+        process.join(seconds)
+        process.kill()
+        process.join()
+        return self.ended(process)
+
+    def ended(self, process):
+        assert process.exitcode in (0, -signal.SIGKILL, -signal.SIGXFSZ), self.log.read_text()[-3000:]
+        self.kills += process.exitcode != 0
+        if process.exitcode == 0 and hasattr(self, "expected"):
+            assert self.result() == self.expected
+        return process.exitcode != 0
+
+    def result(self):
+        """What must be the same: metrics, and the bytes of answers and curves."""
+        (path,) = self.folder.glob("results/runs/*/*/record.json")
+        files = {name: path.with_name(name).read_bytes() for name in ("predictions.parquet", "history.parquet")}
+        left = [p.name for p in path.parent.iterdir() if p.name not in (*files, path.name)]
+        assert not left
+        record = json.loads(path.read_bytes())
+        return {name: record[name] for name in ("id", "status", "metrics", "notes", "model")} | files
+
+    def under_fire(self, faults):
+        """Kill the run by each fault in turn, each time where the last one left it; then let it finish."""
+        self.folder = self.new_folder()
+        for fault in faults:
+            if not (self.attempt_for(fault) if isinstance(fault, float) else self.attempt(**fault)):
+                self.folder = self.new_folder()  # it came to its end before: begin anew
+        assert not self.attempt()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "fused"), [("t5", "off"), ("gpt2", "linear"), ("t5", "logits")])
+def test_a_run_killed_at_any_moment_ends_as_the_uninterrupted_one(family, fused, tmp_path, record_property):
+    random.seed(f"{family} {fused}")
+    campaign = Campaign(family, fused, tmp_path)
+    # Before a change of files, once in each stretch of the run: preparation, checkpoints, saved model, record.
+    stretch = campaign.changes / 12
+    for index in range(12):
+        campaign.under_fire([{"event": round(stretch * index + random.uniform(1, stretch))}])
+    # In the middle of a file: weights, then the optimizer's moments, which are twice as large.
+    campaign.under_fire([{"size": 20_000}, {"size": 20_000}, {"size": 60_000}])
+    # Again and again, at random times, wherever it has come to.
+    start = time.monotonic()
+    campaign.under_fire([])
+    whole = time.monotonic() - start
+    campaign.under_fire([random.uniform(0.2, 0.9) * whole for _ in range(3)])
+    assert campaign.kills >= 14
+    record_property("kills", campaign.kills)
