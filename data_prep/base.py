@@ -30,6 +30,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ntl.identity import checked_name
 from ntl.settings import NOT_IDENTITY, NotIdentity
 
 CONF = Path(__file__).resolve().parents[1] / "conf" / "dataset"
@@ -222,6 +223,7 @@ class Dataset:
 
     def check(self) -> None:
         """Raise ValueError if the options cannot be meant (cheap; before any work)."""
+        checked_name({"dataset": {"name": self.name}}, "dataset")  # it names a folder, and must not lead out of it
         one_of("source", self.source, self.sources)
         if self.source == "local":
             if not self.folder:

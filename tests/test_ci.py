@@ -1,4 +1,4 @@
-"""The public workflow: it parses, runs targets that the Makefile has, and pins what it uses; the audit fails rightly."""
+"""The public workflow: it parses, runs targets that the Makefile has, pins what it uses; the audit fails rightly."""
 
 import re
 import subprocess
