@@ -1,4 +1,4 @@
-"""Every option of the composed configurations, with values that it cannot have: one error that names it, before work."""
+"""Every option of the composed configurations, with values that it cannot have: one error names it, before work."""
 
 import pytest
 
@@ -17,7 +17,8 @@ WRONG = ["many", "1.5", "-1", "0", "nan", "null", "[1]", "true", "''"]
 TEXTS = "model.name model.hub model.revision"  # the schema makes texts of numbers
 # What of the above an option may well be.
 FINE = {
-    "many": f"{TEXTS} model.lora.targets dataset.name dataset.folder dataset.hub dataset.revision dataset.url loss.name "
+    "many": f"{TEXTS} model.lora.targets dataset.name dataset.folder dataset.hub dataset.revision dataset.url "
+    "loss.name "
     "logger.project logger.entity logger.group paths.data paths.outputs paths.results",
     "1.5": f"{TEXTS} model.lora.alpha loss.weight loss.sigma loss.squash loss.place_value loss.temperature "
     "train.learning_rate train.weight_decay train.max_grad_norm logger.timeout",

@@ -52,7 +52,7 @@ def read_slowly(text):
     return found
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=5 * settings.default.max_examples)  # they are cheap
 @given(TEXTS)
 def test_numbers_in_text(text):
     expected = read_slowly(text)
@@ -64,7 +64,7 @@ def test_numbers_in_text(text):
         assert float(number) == float(expected[-1])
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=5 * settings.default.max_examples)  # they are cheap
 @given(TEXTS)
 def test_one_number_alone(text):
     bare = text.strip()
@@ -73,7 +73,7 @@ def test_one_number_alone(text):
         assert parse_number(text) == Decimal(bare)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=5 * settings.default.max_examples)  # they are cheap
 @given(st.sampled_from(["", *SPACE_MARKERS]), TEXTS | st.from_regex(r"[0-9]+(\.[0-9]+)?", fullmatch=True))
 def test_numerals(marker, text):
     bare = text[1:] if not marker and text[:1] in SPACE_MARKERS else text
@@ -81,7 +81,7 @@ def test_numerals(marker, text):
     assert numeral(marker + text) == (bare if plain else None)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=5 * settings.default.max_examples)  # they are cheap
 @given(TEXTS, st.decimals(allow_nan=False, allow_infinity=False))
 def test_a_number_at_the_end_is_read_exactly(text, number):
     assert parse_number(f"{text} {number:f}") == number
