@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: quickstart test test-slow lint lock clean
+.PHONY: quickstart test test-slow fuzz audit lint lock clean
 
 # Its records lie apart from those of the repository, so that it always trains.
 QUICK := outputs/quickstart
@@ -22,6 +22,17 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/pytest -m slow -n auto --dist loadgroup
+
+# 4,000 examples of each test of tests/fuzz, 20,000 of those of numbers: about eight minutes on one core.
+fuzz: $(READY)
+	$(BIN)/pytest tests/fuzz --hypothesis-profile=fuzz
+
+# The advisories on what requirements.lock pins. The tool lives apart: its packages are none of the suite's.
+PIP_AUDIT := 2.10.1
+audit:
+	test -x .venv-audit/bin/pip-audit || { $(PYTHON) -m venv .venv-audit && \
+	  .venv-audit/bin/pip install --disable-pip-version-check --quiet pip-audit==$(PIP_AUDIT); }
+	$(PYTHON) .ci/audit.py .venv-audit/bin/pip-audit
 
 lint: $(READY)
 	$(BIN)/ruff check --fix .
@@ -47,4 +58,4 @@ lock:
 	rm -rf .venv-lock
 
 clean:
-	rm -rf $(VENV) outputs data dist
+	rm -rf $(VENV) .venv-audit outputs data dist

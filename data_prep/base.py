@@ -30,6 +30,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ntl.identity import checked_name
 from ntl.settings import NOT_IDENTITY, NotIdentity
 
 CONF = Path(__file__).resolve().parents[1] / "conf" / "dataset"
@@ -80,6 +81,8 @@ def check_row(row: Any, answers: str, where: str) -> Row:
     for key in ("question", "answer"):
         if not isinstance(row.get(key), str):
             raise DataError(f"{where}: `{key}` is {row.get(key)!r}, expected a text. Correct or remove this row.")
+        if half_character(row[key]):
+            raise DataError(f"{where}: `{key}` holds half a character (a lone surrogate). Correct or remove this row.")
     if not row["question"].strip():
         raise DataError(f"{where}: the question is empty. Correct or remove this row.")
     if answers == "number" and not re.search(r"[0-9]", row["answer"]):
@@ -88,6 +91,15 @@ def check_row(row: Any, answers: str, where: str) -> Row:
             "Correct or remove this row, or use a data set of texts."
         )
     return dict(row)
+
+
+def half_character(text: str) -> bool:
+    """Return whether a text holds a lone surrogate, as JSON's `\\ud800` makes one; UTF-8 cannot write it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def text_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -119,10 +131,11 @@ def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
             continue
         try:
             yield where, json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # no JSON, a number of thousands of digits, or too deep
+            why = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
             raise DataError(
-                f"{where}: not JSON ({error.msg} at column {error.colno}): {line.strip()[:80]!r}. "
-                "Expected one object a line; correct or remove this line."
+                f"{where}: not JSON ({why}): {line.strip()[:80]!r}. Expected one object a line; correct or remove this "
+                "line."
             ) from None
 
 
@@ -210,6 +223,7 @@ class Dataset:
 
     def check(self) -> None:
         """Raise ValueError if the options cannot be meant (cheap; before any work)."""
+        checked_name({"dataset": {"name": self.name}}, "dataset")  # it names a folder, and must not lead out of it
         one_of("source", self.source, self.sources)
         if self.source == "local":
             if not self.folder:

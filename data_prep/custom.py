@@ -9,23 +9,37 @@ from __future__ import annotations
 
 import csv
 import functools
+import itertools
 import json
 import math
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from data_prep.base import DataError, Dataset, Row, Work, file_sha256, nearest, one_of, text_lines, whole
+from data_prep.base import (
+    DataError,
+    Dataset,
+    Row,
+    Work,
+    file_sha256,
+    half_character,
+    nearest,
+    one_of,
+    text_lines,
+    whole,
+)
 from ntl.settings import NotIdentity
 
 SHOWN = 10  # bad rows in a message
 KINDS = ("auto", "number", "text")
+LONGEST = 10_000  # places of a number: beyond it, 1e999999999 would be written out as a billion digits
 _NUMBER = re.compile(r"\s*[+-]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*")
-_LIKE_NUMBER = re.compile(r"[^A-Za-z]*[0-9][^A-Za-z]*")
+_DIGIT, _LETTER = re.compile("[0-9]"), re.compile("[A-Za-z]")
 # The last number of an answer, written so that it would be read as another: 1,234 as 234, 1e5 as 5.
 _MISREAD = re.compile(r"[0-9](?:,[0-9]{3}(?:\.[0-9]+)?|[eE][+-]?[0-9]+)[^0-9]*$")
 
@@ -143,7 +157,9 @@ def read_row(where: str, values: Mapping[str, Any], question: str, answer: str) 
             return Read(where, None, missing_column(key, column, values))
         text = as_text(values[column])
         if text is None:
-            return Read(where, None, f"`{column}` is {values[column]!r}, expected a text or a number")
+            return Read(where, None, f"`{column}` is {reprlib.repr(values[column])}, expected a text or a number")
+        if half_character(text):
+            return Read(where, None, f"`{column}` holds half a character (a lone surrogate), expected whole ones")
         row[key] = text
     if not row["question"].strip():
         return Read(where, None, "the question is empty")
@@ -151,7 +167,20 @@ def read_row(where: str, values: Mapping[str, Any], question: str, answer: str) 
 
 
 def missing_column(key: str, column: str, columns: Iterable[str]) -> str:
-    return f"no `{column}`; {nearest(column, map(str, columns))} Name the column: {key}_column=…"
+    shown = [str(name)[:40] for name in itertools.islice(columns, 20)]  # what is no header may be of any size
+    return f"no `{column}`; {nearest(column, shown)} Name the column: {key}_column=…"
+
+
+def check_columns(where: str, header: Sequence[str], columns: tuple[str, str]) -> None:
+    """Raise DataError unless both columns stand in a header, once."""
+    for key, column in zip(("question", "answer"), columns, strict=True):
+        if column not in header:
+            raise DataError(f"{where}: {missing_column(key, column, header)}")
+        if header.count(column) > 1:
+            raise DataError(
+                f"{where}: {header.count(column)} columns are called `{column}`, expected one. Rename the others, or "
+                f"name another column: {key}_column=…"
+            )
 
 
 def as_text(value: Any) -> str | None:
@@ -162,7 +191,7 @@ def as_text(value: Any) -> str | None:
         return str(value)
     if isinstance(value, float) and math.isfinite(value):  # has no written form: the shortest that is this number
         return f"{Decimal(repr(value)):f}".removesuffix(".0")
-    if isinstance(value, Decimal) and value.is_finite():
+    if isinstance(value, Decimal) and value.is_finite() and -LONGEST < value.adjusted() < LONGEST:
         return f"{value:f}"
     return None
 
@@ -171,7 +200,7 @@ def kind_of(reads: Iterable[Read]) -> str:
     """Return "number" if every answer is a plain number, else "text"; DataError if most only look like numbers."""
     answers = [(read.where, read.row["answer"]) for read in reads if read.row]
     others = [(where, answer) for where, answer in answers if not _NUMBER.fullmatch(answer)]
-    like_numbers = sum(bool(_LIKE_NUMBER.fullmatch(answer)) for _, answer in answers)
+    like_numbers = sum(bool(_DIGIT.search(answer)) and not _LETTER.search(answer) for _, answer in answers)
     if not others:
         return "number"
     if 2 * like_numbers <= len(answers):
@@ -188,7 +217,7 @@ def complaint(read: Read, kind: str) -> str | None:
     if read.row is None or kind == "text":
         return read.complaint
     answer = read.row["answer"]
-    if not re.search("[0-9]", answer):
+    if not _DIGIT.search(answer):
         return f"the answer {answer[-80:]!r} holds no number, expected one (answers=text takes any text)"
     if _MISREAD.search(answer):
         return f"the answer {answer[-80:]!r} ends in a number with separators or an exponent, expected plain digits"
@@ -209,6 +238,12 @@ def read_jsonl(path: Path, columns: tuple[str, str]) -> Values:
         except json.JSONDecodeError as error:
             yield where, f"not JSON ({error.msg} at column {error.colno}), expected one object a line"
             continue
+        except RecursionError:
+            yield where, "objects are nested too deeply, expected one object of texts and numbers a line"
+            continue
+        except InvalidOperation:
+            yield where, "a number's exponent is too large to be read, expected a text or a number"
+            continue
         yield where, value if isinstance(value, dict) else f"got {type(value).__name__}, expected an object"
 
 
@@ -219,9 +254,7 @@ def read_csv(path: Path, columns: tuple[str, str], delimiter: str = ",") -> Valu
         header = next(reader, None)
         if header is None:
             return
-        for key, column in zip(("question", "answer"), columns, strict=True):
-            if column not in header:
-                raise DataError(f"{path}, line 1: {missing_column(key, column, header)}")
+        check_columns(f"{path}, line 1", header, columns)
         start = reader.line_num + 1
         for values in reader:
             where, start = f"{path}, line {start}", reader.line_num + 1
@@ -243,15 +276,14 @@ def read_parquet(path: Path, columns: tuple[str, str]) -> Values:
 
     try:
         file = parquet.ParquetFile(path)
-        present = file.schema_arrow.names
-        for key, column in zip(("question", "answer"), columns, strict=True):
-            if column not in present:
-                raise DataError(f"{path}: {missing_column(key, column, present)}")
+        check_columns(str(path), file.schema_arrow.names, columns)
         rows = (row for batch in file.iter_batches(columns=list(dict.fromkeys(columns))) for row in batch.to_pylist())
         for number, row in enumerate(rows, 1):
             yield f"{path}, row {number}", row
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path}: no readable parquet file ({error}).") from error
+    except DataError:
+        raise
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:  # texts or times that are none
+        raise DataError(f"{path}: no readable parquet file ({str(error)[:500]}).") from error
 
 
 READERS = {

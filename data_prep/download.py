@@ -119,7 +119,7 @@ def extract(archive: Path, names: Sequence[str], folder: Path) -> Path:
             try:
                 with tarfile.open(archive, "r|*") as tar:
                     for member in tar:
-                        name = "/".join(Path(member.name).parts[-2:])
+                        name = "/".join(Path(member.name).parts[-2:])  # one of `names`, never a path of the archive's
                         if name not in wanted or not member.isfile():
                             continue
                         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,8 @@ from hydra.errors import InstantiationException
 from hydra.utils import get_class
 from hydra.utils import instantiate as hydra_instantiate
 
-from experiments.configuration import ConfigurationError
+from experiments.configuration import ConfigurationError, did_you_mean
+from experiments.options import check_types
 from ntl.settings import EvalSettings, ModelSettings, TrainSettings
 
 if TYPE_CHECKING:
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from ntl.encodings import Encoding, TokenizerSource
     from ntl.losses.objectives import Objective
     from ntl.tracking import Tracker
+
+
+PATHS = ("data", "outputs", "results")
+TOP = ("model", "dataset", "loss", "train", "eval", "logger", "seed", "retry", "experiment", "arm", "paths", "scale")
 
 
 @dataclass
@@ -46,16 +51,15 @@ def instantiate(config: Mapping[str, Any]) -> Parts:
     from ntl.numbers import NumberVocabulary
 
     try:
-        if not isinstance(config["seed"], int) or config["seed"] < 0:
-            raise ValueError(f"seed: got {config['seed']}, expected an integer of at least 0")
+        _check_own(config)
         parts = Parts(
-            model=_make(config["model"]),
-            dataset=_make(config["dataset"]),
-            objective=_make(config["loss"], drop=("encoding", "encoding_options"), partially=True),
+            model=_make(config, "model"),
+            dataset=_make(config, "dataset"),
+            objective=_make(config, "loss", drop=("encoding", "encoding_options"), partially=True),
             encoding=_encoding(config),
-            train=_make(config["train"]),
-            eval=_make(config["eval"]),
-            tracker=_make(config["logger"]),
+            train=_make(config, "train"),
+            eval=_make(config, "eval"),
+            tracker=_make(config, "logger"),
         )
         models.check(parts.model, parts.encoding.func)
         training.check(parts.train)
@@ -74,6 +78,26 @@ def instantiate(config: Mapping[str, Any]) -> Parts:
     return parts
 
 
+def _check_own(config: Mapping[str, Any]) -> None:
+    """Check what is the configuration's own, and no part's."""
+    from ntl.identity import checked_name
+
+    for node, known in {"": TOP, "paths": PATHS}.items():
+        for key in config[node] if node else config:
+            if key not in known:
+                raise ConfigurationError(did_you_mean("key", f"{node}.{key}" if node else key, known))
+    seed = config["seed"]
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise ConfigurationError(f"seed: got {seed!r}, expected an integer of at least 0")
+    if not isinstance(config["retry"], bool):
+        raise ConfigurationError(f"retry: got {config['retry']!r}, expected true or false")
+    for name, path in config["paths"].items():
+        if not isinstance(path, str) or not path.strip():
+            raise ConfigurationError(f"paths.{name}: got {path!r}, expected the path of a folder")
+    for part in ("dataset", "model", "loss"):  # they name folders below paths.*, and must not lead out of them
+        checked_name(config, part)
+
+
 def _encoding(config: Mapping[str, Any]) -> Callable[[TokenizerSource], Encoding]:
     """Return what builds the encoding of a run, once it has a tokenizer."""
     loss = config["loss"]
@@ -82,7 +106,7 @@ def _encoding(config: Mapping[str, Any]) -> Callable[[TokenizerSource], Encoding
         raise ConfigurationError(
             f"loss '{loss['name']}' cannot use the encoding '{got}'; it accepts {', '.join(accepted)}"
         )
-    return _make(_encoding_node(loss), partially=True)
+    return _make({"loss.encoding_options": _encoding_node(loss)}, "loss.encoding_options", partially=True)
 
 
 def check_encoding(loss: Mapping[str, Any], *, family: str, answers: str, decode: str) -> None:
@@ -99,7 +123,7 @@ def answers_of(dataset: Dataset) -> str:
 
 def make_dataset(node: Mapping[str, Any]) -> Dataset:
     """Make a dataset and check its options."""
-    dataset = _make(node)
+    dataset = _make({"dataset": node}, "dataset")
     dataset.check()
     return dataset
 
@@ -112,16 +136,18 @@ def _encoding_node(loss: Mapping[str, Any]) -> dict[str, Any]:
     return {**loss.get("encoding_options", {}), "_target_": f"{encoding.__module__}.{encoding.__qualname__}"}
 
 
-def _make(node: Mapping[str, Any], drop: tuple[str, ...] = (), partially: bool = False) -> Any:
-    """Call a node's `_target_` with its other keys; `name` stays only where the target takes it."""
+def _make(config: Mapping[str, Any], key: str, drop: tuple[str, ...] = (), partially: bool = False) -> Any:
+    """Call the `_target_` of the node `key` with its other keys; `name` stays only where the target takes it."""
     import inspect
 
+    node = config[key]
     target = get_class(node["_target_"])
     taken = inspect.signature(target).parameters
     arguments = {k: v for k, v in node.items() if k not in (*drop, "_target_") and (k != "name" or "name" in taken)}
     unknown = sorted(set(arguments) - set(taken))
     if unknown:
         raise ConfigurationError(f"{node['_target_']} takes no option '{unknown[0]}'; it takes {', '.join(taken)}")
+    check_types(target, arguments, key)
     if partially:
         return partial(target, **arguments)
     try:

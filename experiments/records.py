@@ -76,7 +76,7 @@ class Record:
     def key(self) -> str:
         try:
             return key(self.content["config"])
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # of whatever its names stand for
             raise RecordError(self.path, f"its configuration means nothing to this version ({error})") from error
 
     def value(self, state: str, split: str, metric: str, group: str = "all") -> float | None:
@@ -86,6 +86,10 @@ class Record:
             if not isinstance(found, Mapping) or name not in found:
                 return None
             found = found[name]
+        if isinstance(found, list):
+            raise RecordError(
+                self.path, f"metrics.{state}.{split}.{group}.{metric} is a list, and a number is expected"
+            )
         return None if found is None else float(found)
 
     def groups(self, split: str) -> tuple[str, ...]:

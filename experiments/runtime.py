@@ -6,7 +6,6 @@ verdict are made of the records alone.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import statistics
@@ -79,7 +78,7 @@ def run(plan: Plan, results: Path, say: Callable[[str], None] = print) -> Path:
     path = results / "runtime" / f"{slug}{'-quick' if plan.quick else ''}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and set(plan.parts) != set(PARTS):  # parts that were not measured again stay
-        kept = [row for row in json.loads(path.read_text())["measurements"] if row["part"] not in plan.parts]
+        kept = [row for row in read(path)["measurements"] if row["part"] not in plan.parts]
         record["measurements"] = sorted(kept + measured, key=lambda row: PARTS.index(row["part"]))
     path.write_bytes(to_json(record))
     return path
@@ -101,7 +100,71 @@ def load(results: Path) -> dict[str, dict[str, Any]]:
     """The full records by machine; a quick one only where there is no full one."""
     paths = sorted((results / "runtime").glob("*.json"))
     full = [path for path in paths if not path.stem.endswith("-quick")]
-    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in full or paths}
+    return {path.stem: read(path) for path in full or paths}
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read and check one machine's record.
+
+    Raises:
+        RecordError: it is damaged or incomplete.
+    """
+    from ntl.records import RecordError, read_json
+
+    record = read_json(path)
+    if found := problem(record):
+        raise RecordError(path, found)
+    return record
+
+
+NUMBER, OPTIONAL = (int, float), (int, float, type(None))
+_FIELDS = {"schema": int, "environment": dict, "device": str, "quick": bool, "load": dict, "measurements": list,
+           "notes": list}  # fmt: skip
+_ENVIRONMENT = {"gpus": list, "cpu": str, "threads": (int, type(None)), "packages": dict, "ntloss": (str, type(None))}
+_ROW = {"part": str, "method": str, "vocabulary": str, "dtype": str, "tokens": int, "columns": int, "numbers": NUMBER,
+        "seconds": list, "memory_mib": OPTIONAL}  # fmt: skip
+
+
+def problem(record: Any) -> str | None:
+    """Say what is wrong with the content of a record of costs, or None."""
+    from ntl.records import is_finite_number
+
+    if found := _mismatch(record, _FIELDS, "it"):
+        return found
+    if found := _mismatch(record["environment"], _ENVIRONMENT, "environment"):
+        return found
+    if found := _mismatch(record["load"], {"before": NUMBER, "after": NUMBER}, "load"):
+        return found
+    if not all(isinstance(text, str) for text in (*record["notes"], *record["environment"]["gpus"])):
+        return "notes and environment.gpus hold something that is no text"
+    for number, row in enumerate(record["measurements"]):
+        if found := _mismatch(row, _ROW, f"measurements[{number}]"):
+            return found
+        if row["part"] not in PARTS:
+            return f"measurements[{number}].part is none of {', '.join(PARTS)}"
+        times = row["seconds"]
+        if not times or not all(is_finite_number(time) and time > 0 for time in times):
+            return f"measurements[{number}].seconds are {times!r:.200}, and positive numbers are expected"
+    for part in PARTS:
+        for rows in groups(record, part):
+            if len({len(row["seconds"]) for row in rows}) > 1:
+                return f"measurements of {part} that were made in turn differ in their number of rounds"
+    return None
+
+
+def _mismatch(value: Any, kinds: Mapping[str, Any], where: str) -> str | None:
+    """Say which key of a mapping is missing or of another kind (a number must be finite and not negative), or None."""
+    from ntl.records import is_finite_number
+
+    if not isinstance(value, dict):
+        return f"{where} holds a {type(value).__name__} where an object is expected"
+    for name, kind in kinds.items():
+        found = value.get(name)
+        if name not in value or not isinstance(found, kind) or (isinstance(found, bool) and kind is not bool):
+            return f"{where} holds no {name}" if name not in value else f"{where}: {name} is a {type(found).__name__}"
+        if isinstance(found, NUMBER) and kind is not bool and not (is_finite_number(found) and found >= 0):
+            return f"{where}: {name} is no finite number of at least 0"
+    return None
 
 
 def groups(record: Mapping[str, Any], part: str) -> list[list[dict[str, Any]]]:

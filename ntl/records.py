@@ -13,6 +13,7 @@ import json
 import math
 import os
 import platform
+import reprlib
 import secrets
 import subprocess
 import sys
@@ -39,6 +40,8 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
     "files": dict,
 }  # fmt: skip
 _TEXT_COLUMNS = ("split", "state", "text")
+_shown = reprlib.Repr()  # of what may be of any size
+_shown.maxstring = _shown.maxother = 200
 
 
 class RecordError(ValueError):
@@ -164,13 +167,18 @@ def read_record(path: str | Path) -> dict[str, Any]:
     """
     path = Path(path)
     path = path / RECORD if path.is_dir() else path
-    try:
-        record = json.loads(path.read_bytes().decode(), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise RecordError(path, f"it does not read as JSON ({error})") from error
+    record = read_json(path)
     if found := problem(record, path.parent.name):
         raise RecordError(path, found)
     return record
+
+
+def read_json(path: Path) -> Any:
+    """Return what a file of JSON holds. Raises as `read_record` does."""
+    try:
+        return json.loads(path.read_bytes().decode(), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(path, f"it does not read as JSON ({error})") from error
 
 
 def read_records(results_root: str | Path = "results") -> tuple[list[dict[str, Any]], list[RecordError]]:
@@ -237,28 +245,39 @@ def problem(record: Any, folder: str) -> str | None:
     if not isinstance(record, dict):
         return f"it holds a {type(record).__name__} where an object is expected"
     if record.get("schema") != SCHEMA:
-        return f"its schema is {record.get('schema')!r}, and this version reads {SCHEMA}"
+        return f"its schema is {_shown.repr(record.get('schema'))}, and this version reads {SCHEMA}"
     for name, kind in _FIELDS.items():
         if name not in record:
             return f"the field {name!r} is missing"
         if not isinstance(record[name], kind) or isinstance(record[name], bool):
             return f"the field {name!r} holds a {type(record[name]).__name__}"
     if record["id"] != folder:
-        return f"it is the record of {record['id']!r}, but lies in the folder {folder!r}"
+        return f"it is the record of {_shown.repr(record['id'])}, but lies in the folder {folder!r}"
     if record["status"] not in ("finished", "failed"):
-        return f"its status is {record['status']!r}, and finished or failed are expected"
+        return f"its status is {_shown.repr(record['status'])}, and finished or failed are expected"
     if record["status"] == "failed" and not record["reason"]:
         return "it failed without a reason"
+    for name, kinds in {"algorithm_version": int, "revision": (str, type(None))}.items():
+        if name in record["code"] and (not isinstance(found := record["code"][name], kinds) or isinstance(found, bool)):
+            return f"code.{name} holds a {type(found).__name__}"
+    if not isinstance(found := record["data"].get("fingerprint"), (str, type(None))):
+        return f"data.fingerprint holds a {type(found).__name__}"
     for where, value in _leaves(record["metrics"], depth=4):
-        if isinstance(value, (bool, str)):
-            return f"metrics.{where} is {value!r}, and a number or null is expected"
+        items = value if isinstance(value, list) else [value]  # a list: by place of the digit
+        if not all(item is None or is_finite_number(item) for item in items):
+            return f"metrics.{where[:200]} is {_shown.repr(value)}, and a number or null is expected"
     return None
+
+
+def is_finite_number(value: Any) -> bool:
+    """Return whether a value from JSON is a number that a float can hold; 1e999 is infinite, and true is none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _leaves(node: Any, depth: int, where: str = "") -> Iterator[tuple[str, Any]]:
     """Yield what lies `depth` mappings deep, with its dotted place; what is no mapping before that, as it is."""
     if depth == 0 or not isinstance(node, dict):
-        yield where, (node if depth == 0 else f"{node!r} instead of an object")
+        yield where, (node if depth == 0 else f"{_shown.repr(node)} instead of an object")
         return
     for key, value in node.items():
         yield from _leaves(value, depth - 1, f"{where}.{key}" if where else key)
@@ -272,8 +291,12 @@ def _read_table(folder: Path, name: str) -> pd.DataFrame:
         expected = record["files"].get(name)
         raise RecordError(path, f"its sha256 is {found}, and the record says {expected}")
     import pandas as pd
+    import pyarrow as pa
 
-    return pd.read_parquet(io.BytesIO(content))
+    try:
+        return pd.read_parquet(io.BytesIO(content))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise RecordError(path, f"it does not read as parquet ({str(error)[:500]})") from error
 
 
 def _parquet(table: Any) -> bytes:

@@ -70,7 +70,7 @@ def load(folder: Path) -> Trained:
     if not path.is_file():
         raise NoModel(f"'{folder}' holds no trained model: expected {ANSWERING}, weights and a tokenizer in it")
     answering: dict[str, Any] = json.loads(path.read_text())
-    config = transformers.AutoConfig.from_pretrained(folder)
+    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
     tokenizer = encodings.PretrainedTokenizer(str(folder))
     encoding = encodings.build(answering["encoding"], tokenizer, **answering["encoding_options"])
     model = encoding.model_class(config).from_pretrained(folder)

@@ -92,6 +92,8 @@ class WandbTracker:
         modes = ("auto", "online", "offline", "disabled")
         if mode not in modes:
             raise ValueError(f"mode is {mode!r}; expected one of {', '.join(modes)}. Set logger.mode.")
+        if timeout <= 0:
+            raise ValueError(f"timeout is {timeout!r}; expected seconds, more than 0. Set logger.timeout.")
         self.project, self.entity, self.group, self.tags = project, entity, group, tuple(tags)
         self.mode, self.timeout = mode, timeout
         self._run: Any = None

@@ -83,7 +83,7 @@ def test_no_file_names_a_place_on_one_machine():
 
 def test_every_test_mirrors_a_folder_that_exists():
     folders = {p.parent.relative_to(ROOT / "tests") for p in tracked() if ROOT / "tests" in p.parents}
-    assert all((ROOT / folder).is_dir() for folder in folders)
+    assert all((ROOT / folder).is_dir() for folder in folders - {Path("fuzz")})  # of several folders' readers
 
 
 @pytest.mark.slow

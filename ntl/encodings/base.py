@@ -162,8 +162,8 @@ class Encoding:
         every text that does not spell its end token. T5's turns characters into compatible ones (`²` into `2`) and
         white space into single blanks, and has no piece for ``< { } \\ ^ ` ~``, which are lost.
         """
-        ids = ids.tolist() if isinstance(ids, Tensor) else list(ids)
-        return self.tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=True)
+        ids = ids.tolist() if isinstance(ids, Tensor) else ids
+        return self.tokenizer.backend_tokenizer.decode(list(filter(_is_id, ids)), skip_special_tokens=True)
 
     def _join(self, pieces: Iterable[int | str]) -> str:
         """Return the text of token ids and of texts that stand between them; special tokens are left out."""
@@ -172,7 +172,7 @@ class Encoding:
         tokens = (
             piece if isinstance(piece, str) else backend.id_to_token(piece)
             for piece in pieces
-            if isinstance(piece, str) or piece not in special
+            if isinstance(piece, str) or (piece not in special and _is_id(piece))
         )
         return backend.decoder.decode([token for token in tokens if token is not None])
 
@@ -271,3 +271,8 @@ class Encoding:
     def save(self, folder: str | Path) -> None:
         """Save the tokenizer, which `AutoTokenizer.from_pretrained` loads and which then cuts texts just the same."""
         self.tokenizer.save_pretrained(folder)
+
+
+def _is_id(index: int) -> bool:
+    """Return whether the Rust tokenizer can look `index` up; what fills up labels, −100, it cannot."""
+    return 0 <= index < 2**32

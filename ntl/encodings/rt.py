@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from decimal import ROUND_HALF_UP, Context, Decimal
+from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_UP, Context, Decimal
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 # Embedded values are divided by what a tenth of the largest number's logarithm is: 3e9 becomes 10.
 LOG_UNIT = math.log10(3e9) / 10
-_EXACT = Context(prec=10_000)
 
 
 class RegressionTransformer(Encoding):
@@ -118,7 +117,8 @@ class RegressionTransformer(Encoding):
         decimals = len(number.partition(".")[2])
         if decimals > -self.lowest:
             unit = Decimal(1).scaleb(self.lowest)
-            number = format(Decimal(number).quantize(unit, rounding=ROUND_HALF_UP, context=_EXACT), "f")
+            exact = Context(prec=len(number) + 1, Emax=MAX_EMAX, Emin=MIN_EMIN)
+            number = format(Decimal(number).quantize(unit, rounding=ROUND_HALF_UP, context=exact), "f")
         whole, _, fraction = number.partition(".")
         if len(whole) > self.highest + 1:
             self.report["too_large"] += 1

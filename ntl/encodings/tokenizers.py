@@ -173,7 +173,7 @@ def _read_folder(folder: Path) -> PreTrainedTokenizerBase:
             loader = GPT2Tokenizer
         else:
             raise FileNotFoundError("none of these files is there")
-        return loader.from_pretrained(folder)
+        return loader.from_pretrained(folder, **({"trust_remote_code": False} if loader is AutoTokenizer else {}))
     except Exception as error:  # the library raises all kinds for a broken file
         raise ValueError(
             f"no tokenizer could be read from folder '{folder}' ({_first_line(error)}); it holds "

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ntl.data import Row
 
 LARGEST = 1e30  # what a model says beyond it is cut: no data set has such numbers, and their digits would be noise
+_REPRESENTABLE = 3e38  # what a text says beyond it is cut: single precision calls it infinite, and the loss NaN
 _EXACT = Context(prec=100)
 
 
@@ -78,7 +79,8 @@ class Scale:
         )
 
     def compress(self, number: float) -> float:
-        """Return c(number)."""
+        """Return c(number), the number cut to what single precision can hold."""
+        number = max(-_REPRESENTABLE, min(_REPRESENTABLE, number))
         return number if self.unit is None else math.copysign(math.log1p(abs(number)), number) / self.unit
 
     def standardise(self, number: float) -> float:
@@ -91,7 +93,9 @@ class Scale:
         return float("nan") if number is None else self.standardise(float(number))
 
     def restore(self, z: float) -> float:
-        """Return the number of a z, cut at ±10³⁰."""
+        """Return the number of a z, cut at ±10³⁰; NaN of NaN."""
+        if math.isnan(z):
+            return z
         c = z * self.std + self.mean
         if self.unit is not None:
             limit = math.log1p(LARGEST)

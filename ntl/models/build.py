@@ -6,6 +6,8 @@ import copy
 import difflib
 import hashlib
 import json
+import math
+import pickle
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ntl import hub
 from ntl.models import lora
 from ntl.models.initialisation import initialise, seeded
-from ntl.settings import ModelSettings
+from ntl.settings import LoraSettings, ModelSettings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -63,11 +65,15 @@ def check(settings: ModelSettings, encoding: type[Encoding] | None = None) -> No
         )
     if settings.path is not None and not Path(settings.path).is_dir():
         raise ValueError(f"model.path: '{settings.path}' is no folder; give one in the hub's layout (config.json, …)")
-    if settings.tokenizer == "bpe" and settings.vocab_size < 258:
+    for key in ("hub", "revision", "path"):
+        if getattr(settings, key) == "":
+            raise ValueError(f"model.{key}: got an empty text, expected null where there is none")
+    if settings.vocab_size < 258:
         raise ValueError(f"model.vocab_size: got {settings.vocab_size}, expected at least 258: bytes and specials")
     tokens = settings.question_tokens
     if tokens is not None and tokens < 1:
         raise ValueError(f"model.question_tokens: got {tokens}, expected an integer of at least 1, or null for all")
+    lora.check_options(LoraSettings(**settings.lora))
     if settings.adapters is not None:
         lora.check(settings.adapters, encoding)
         if settings.init != "pretrained":
@@ -78,7 +84,7 @@ def check(settings: ModelSettings, encoding: type[Encoding] | None = None) -> No
     if settings.family == "auto":
         if settings.path is not None:  # the hub's is read when the run starts
             _language_model(_published_config(settings), settings)
-    elif settings.init == "scratch":
+    else:  # with published weights too, which do without: the one key that is wrong may be the one that was meant
         _check_architecture(settings.family, json.dumps(settings.architecture, sort_keys=True))
 
 
@@ -104,6 +110,21 @@ def _check_keys(options: Mapping[str, Any], config: PreTrainedConfig) -> None:
         if key not in known:
             near = difflib.get_close_matches(key, known) or sorted(known)
             raise ValueError(f"model.architecture: unknown key '{key}'; nearest: {', '.join(near)}")
+        default, where = getattr(config, key, None), f"model.architecture.{key}: got {options[key]!r}, expected"
+        if isinstance(default, bool) or options[key] is None:
+            continue
+        if isinstance(default, int) and default > 0 and not _is_whole(options[key], 1):
+            raise ValueError(f"{where} an integer of at least 1")
+        if isinstance(default, float) and not _is_real(options[key]):
+            raise ValueError(f"{where} a finite number of at least 0")
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def _config_class(family: str) -> type[PreTrainedConfig]:
@@ -223,7 +244,7 @@ def _read(settings: ModelSettings, encoding: Encoding) -> PreTrainedModel:
         options = hub.options(settings.revision) if settings.path is None else {"trust_remote_code": False}
         options |= {"config": config, "dtype": "float32"}
         model = encoding.model_class(config).from_pretrained(source(settings), **options)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, pickle.UnpicklingError) as error:  # the last: of a .bin that holds more than weights
         raise _not_available(settings, error) from error
     tokens = len(encoding.tokenizer)
     if tokens > model.get_input_embeddings().weight.shape[0]:

@@ -25,8 +25,16 @@ def check(settings: LoraSettings, encoding: type[Encoding] | None = None) -> Non
             f"model.lora: got the encoding '{encoding.name}', which adds tokens or weights to a model, expected one "
             "that does not (digits, subword): nothing but the adapters is trained"
         )
-    if not isinstance(settings.r, int) or settings.r < 1:
-        raise ValueError(f"model.lora.r: got {settings.r}, expected an integer of at least 1, or 0 for no adapters")
+
+
+def check_options(settings: LoraSettings) -> None:
+    """Raise a ValueError for options that no adapters can have, whether or not there are to be any."""
+    if not isinstance(settings.r, int) or isinstance(settings.r, bool) or settings.r < 0:
+        raise ValueError(f"model.lora.r: got {settings.r!r}, expected an integer of at least 1, or 0 for no adapters")
+    for name in ("alpha", "dropout"):
+        value = getattr(settings, name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"model.lora.{name}: got {value!r}, expected a number")
     if not 0 < settings.alpha < float("inf"):
         raise ValueError(f"model.lora.alpha: got {settings.alpha}, expected a positive number")
     if not 0 <= settings.dropout < 1:
