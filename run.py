@@ -221,6 +221,12 @@ def check(arguments: Sequence[str]) -> None:
     """
     if any(argument.startswith("-") and argument not in ("-m", "--multirun") for argument in arguments):
         return  # --help, --cfg and the like start no run
+    if (processes := os.environ.get("WORLD_SIZE", "1")) != "1":
+        # One of them would hold the run's lease and wait for the others, which would skip what is held.
+        raise configuration.ConfigurationError(
+            f"WORLD_SIZE: got {processes} (set by torchrun and the like), expected 1: a run is one process. Start it "
+            "with python run.py; several runs at a time: hydra/launcher=joblib or submitit_slurm"
+        )
     configs = configuration.compose_all(arguments)
     configuration.check_launcher(arguments)
     from experiments.parts import instantiate

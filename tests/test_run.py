@@ -241,6 +241,14 @@ def test_what_cannot_be_run_leaves_nothing_behind(arguments, said, tmp_path, com
     assert list(tmp_path.iterdir()) == []
 
 
+def test_several_processes_for_one_run_are_refused(tmp_path):
+    started = process(*places(tmp_path), env=os.environ | {"WORLD_SIZE": "2", "RANK": "1"})
+    said, _ = started.communicate(timeout=60)
+    assert started.returncode == 1
+    assert "WORLD_SIZE: got 2" in said and "expected 1" in said
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_changed_data_file_stops_the_run(tmp_path, command):
     from data_prep.base import file_sha256
     from experiments import configuration, parts
