@@ -93,9 +93,11 @@ def fetch(url: str, folder: Path, sha256: str | None, progress: bool = True) -> 
     """
     import pooch
 
+    name = Path(url).name
+    if name in ("", ".."):
+        raise DataError(f"url: got {url!r}, expected the address of a file")
     pooch.get_logger().setLevel("WARNING")
     folder.mkdir(parents=True, exist_ok=True)
-    name = Path(url).name
     with locked(folder / f".{name}.lock", f"another process to download {name}"):
         known = f"sha256:{sha256}" if sha256 else None
         downloader = ResumingDownloader(folder / f"{name}.part", progress)

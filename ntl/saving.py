@@ -73,7 +73,7 @@ def load(folder: Path) -> Trained:
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
     tokenizer = encodings.PretrainedTokenizer(str(folder))
     encoding = encodings.build(answering["encoding"], tokenizer, **answering["encoding_options"])
-    model = encoding.model_class(config).from_pretrained(folder)
+    model = encoding.model_class(config).from_pretrained(folder, trust_remote_code=False)
     encoding.adapt(model)
     encoding.resize(model.config.vocab_size)
     encoding.decoder_start_id = getattr(config, "decoder_start_token_id", None)

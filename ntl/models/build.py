@@ -238,13 +238,18 @@ def _language_model(config: PreTrainedConfig, settings: ModelSettings) -> None:
 
 def _read(settings: ModelSettings, encoding: Encoding) -> PreTrainedModel:
     """Read published weights and make room for the encoding's tokens."""
+    from safetensors import SafetensorError
+
     config = _published_config(settings)
     _language_model(config, settings)
     try:
         options = hub.options(settings.revision) if settings.path is None else {"trust_remote_code": False}
         options |= {"config": config, "dtype": "float32"}
         model = encoding.model_class(config).from_pretrained(source(settings), **options)
-    except (OSError, ValueError, pickle.UnpicklingError) as error:  # the last: of a .bin that holds more than weights
+    except pickle.UnpicklingError as error:  # torch's own text says how to run what a pickle holds: not here
+        damaged = ValueError("its weights are damaged, or a pickle of other things than tensors, which is never run")
+        raise _not_available(settings, damaged) from error
+    except (OSError, ValueError, SafetensorError) as error:
         raise _not_available(settings, error) from error
     tokens = len(encoding.tokenizer)
     if tokens > model.get_input_embeddings().weight.shape[0]:
