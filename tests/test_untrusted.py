@@ -185,7 +185,7 @@ def test_an_address_cannot_name_a_file_outside_the_downloads(tmp_path, url):
     assert not (tmp_path / "downloads").exists()
 
 
-@pytest.mark.parametrize("name", ["../x", "..", "/tmp/x", "a/b", "a\\b", "", ".x", "a b", "-x", "x\n", "x\0"])
+@pytest.mark.parametrize("name", ["../x", "..", "/x/y", "a/b", "a\\b", "", ".x", "a b", "-x", "x\n", "x\0"])
 @pytest.mark.parametrize("part", ["dataset", "model", "loss"])
 def test_names_are_refused_before_they_become_folders(part, name):
     config = compose(["logger=none"])
