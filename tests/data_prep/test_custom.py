@@ -279,3 +279,11 @@ def test_the_command_takes_the_files(tmp_path, capsys):
     assert "custom is ready" in capsys.readouterr().out
     assert main(["custom", "train=a.csv"]) == 2
     assert "train: got 'a.csv', but there is no such file" in capsys.readouterr().err
+
+
+def test_a_name_that_leads_out_of_the_data_folder_writes_nothing(tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"question": "a", "answer": "1"}\n{"question": "b", "answer": "2"}\n')
+    with pytest.raises(ValueError, match="expected letters, digits"):
+        Custom(name="../x", train=str(file), test=str(file)).prepare(tmp_path / "data")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl"]
