@@ -56,8 +56,22 @@ def status(args: argparse.Namespace) -> int:
     from experiments.discovery import named
     from experiments.status import show
 
+    if args.repair and not _repair(args):
+        return 1
     show(named(args.names, _own_scale_or_begun(args) if not args.names else ()), _records(args), args.outputs)
     return 0
+
+
+def _repair(args: argparse.Namespace) -> bool:
+    """Set damaged records aside; returns whether none is left."""
+    from experiments.repair import repair
+
+    repaired = repair(args.results, args.outputs)
+    for folder, error in repaired.aside:
+        print(f"{error.path.parent.name}: set aside in {folder}: {error.problem}")
+    for error in repaired.held:
+        print(f"left alone, a process is at work on this run: {error}", file=sys.stderr)
+    return not repaired.held
 
 
 def plan(args: argparse.Namespace) -> int:
@@ -147,6 +161,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace | int:
     parser.add_argument("names", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument("--quick", action="store_true", help="a short runtime: few tokens and rounds")
     parser.add_argument("--gpu", default="H200", help="of a plan: H200, H100, A100, L40S, RTX4090 or RTX3090")
+    parser.add_argument("--repair", action="store_true", help="before the status, set damaged records aside")
     parser.add_argument("--show", action="store_true", help="print the tables as well")
     parser.add_argument("--results", type=Path, default=ROOT / "results", help="where records lie and tables go")
     parser.add_argument("--outputs", type=Path, default=ROOT / "outputs", help="where runs work (for status)")

@@ -53,18 +53,18 @@ def _runs(folder: Path) -> Path:
 
 
 def _collect(there: Path, here: Path, collected: Collected) -> None:
-    files = _whole(there)
+    files = whole_record(there)
     if not (here / RECORD).exists():
         for name, content in files.items():  # the record is the last
             write_atomically(here / name, content, exclusive=name == RECORD)
         collected.new.append(here.name)
-    elif _whole(here) == files:
+    elif whole_record(here) == files:
         collected.known.append(here.name)
     else:
         collected.problems.append(_contradiction(there, here))
 
 
-def _whole(folder: Path) -> dict[str, bytes]:
+def whole_record(folder: Path) -> dict[str, bytes]:
     """The files of a record by name, itself last; raises RecordError if one is not what the record says."""
     files = {}
     for name, digest in read_record(folder)["files"].items():

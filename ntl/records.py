@@ -48,10 +48,10 @@ class RecordError(ValueError):
     """A record that cannot be trusted: damaged, incomplete, or written by a later version."""
 
     def __init__(self, path: Path, problem: str):
-        self.path = path
+        self.path, self.problem = path, problem
         super().__init__(
             f"{path} is not a whole record: {problem}. Restore it (git checkout, or a copy), or move its folder away "
-            "and start the run again."
+            "(python -m experiments status --repair does so) and start the run again."
         )
 
 

@@ -68,3 +68,13 @@ def write_record(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(records.to_json(json.loads(json.dumps(content))))
     return path
+
+
+def add_answers(path):
+    """Give a record a file of generated answers, as finished runs have."""
+    rows = [{"state": "trained", "split": "interpolate", "index": 0, "text": "7"}]
+    content = records.predictions_bytes(rows)
+    (path.parent / records.PREDICTIONS).write_bytes(content)
+    record = json.loads(path.read_bytes())
+    record["files"][records.PREDICTIONS] = hashlib.sha256(content).hexdigest()
+    path.write_bytes(records.to_json(record))

@@ -1,15 +1,12 @@
 """Records of several machines in one place."""
 
-import hashlib
-import json
 import shutil
 
 import pytest
-from made_records import FAILED, metrics, scores, write_record
+from made_records import FAILED, add_answers, metrics, scores, write_record
 
 from experiments.__main__ import main
 from experiments.configuration import run_config
-from ntl import records
 from ntl.records import read_predictions, read_record
 
 
@@ -27,15 +24,6 @@ def machine(tmp_path, ablation):
         return tmp_path / name
 
     return machine
-
-
-def add_answers(path):
-    rows = [{"state": "trained", "split": "interpolate", "index": 0, "text": "7"}]
-    content = records.predictions_bytes(rows)
-    (path.parent / records.PREDICTIONS).write_bytes(content)
-    record = json.loads(path.read_bytes())
-    record["files"][records.PREDICTIONS] = hashlib.sha256(content).hexdigest()
-    path.write_bytes(records.to_json(record))
 
 
 def contents(folder):
