@@ -48,3 +48,15 @@ def test_every_file_that_the_readme_links_to_exists() -> None:
     links = re.findall(r"\]\(([^)#]+)\)", README)
     missing = [link for link in links if "://" not in link and not (ROOT / link).exists()]
     assert not missing
+
+
+def test_every_test_that_a_promise_names_is_there():
+    text = (ROOT / "docs" / "promises.md").read_text()
+    named, file = 0, ""
+    for path, function in re.findall(r"`((?:[\w/]+\.py)?)(?:::(test_\w+))?`", text):
+        file = path or file
+        if path or function:
+            named += 1
+            content = (ROOT / "tests" / file).read_text()
+            assert not function or f"def {function}(" in content, (file, function)
+    assert named > 30
