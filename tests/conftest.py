@@ -1,6 +1,7 @@
 """Settings of all tests; the processes that tests start inherit them."""
 
 import os
+import signal
 from collections import Counter
 
 import pytest
@@ -9,6 +10,10 @@ import slurm_cluster
 # One thread each: results are then the same to the bit, and processes side by side do not get in each other's way.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+# A shell has what it starts in the background ignore Ctrl-C, and so would every process that a test sends it to.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_sessionfinish(session):
