@@ -225,7 +225,7 @@ def check(arguments: Sequence[str]) -> None:
         # One of them would hold the run's lease and wait for the others, which would skip what is held.
         raise configuration.ConfigurationError(
             f"WORLD_SIZE: got {processes} (set by torchrun and the like), expected 1: a run is one process. Start it "
-            "with python run.py; several runs at a time: hydra/launcher=joblib or submitit_slurm"
+            "with python run.py; several runs at a time: hydra/launcher=joblib or slurm"
         )
     configs = configuration.compose_all(arguments)
     configuration.check_launcher(arguments)

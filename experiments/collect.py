@@ -5,13 +5,12 @@ Nothing that lies here is ever overwritten: which of two different records of on
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from experiments.configuration import ConfigurationError
-from ntl.records import HISTORY, PREDICTIONS, RECORD, RecordError, read_record, write_atomically
+from ntl.records import RECORD, RecordError, read_record, read_whole, write_atomically
 
 
 @dataclass
@@ -53,30 +52,15 @@ def _runs(folder: Path) -> Path:
 
 
 def _collect(there: Path, here: Path, collected: Collected) -> None:
-    files = whole_record(there)
+    files = read_whole(there)
     if not (here / RECORD).exists():
         for name, content in files.items():  # the record is the last
             write_atomically(here / name, content, exclusive=name == RECORD)
         collected.new.append(here.name)
-    elif whole_record(here) == files:
+    elif read_whole(here) == files:
         collected.known.append(here.name)
     else:
         collected.problems.append(_contradiction(there, here))
-
-
-def whole_record(folder: Path) -> dict[str, bytes]:
-    """The files of a record by name, itself last; raises RecordError if one is not what the record says."""
-    files = {}
-    for name, digest in read_record(folder)["files"].items():
-        path = folder / name
-        if name not in (HISTORY, PREDICTIONS):
-            raise RecordError(
-                folder / RECORD, f"it names a file {name!r}, and {HISTORY} and {PREDICTIONS} are expected"
-            )
-        files[name] = path.read_bytes() if path.is_file() else b""
-        if (found := hashlib.sha256(files[name]).hexdigest()) != digest:
-            raise RecordError(path, f"its sha256 is {found}, and the record says {digest}")
-    return files | {RECORD: (folder / RECORD).read_bytes()}
 
 
 def _contradiction(there: Path, here: Path) -> str:

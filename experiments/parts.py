@@ -11,7 +11,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import get_class
 from hydra.utils import instantiate as hydra_instantiate
 
-from experiments.configuration import ConfigurationError, did_you_mean
+from experiments.configuration import ConfigurationError, compose, did_you_mean
 from experiments.options import check_types
 from ntl.settings import EvalSettings, ModelSettings, TrainSettings
 
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from ntl.encodings import Encoding, TokenizerSource
     from ntl.losses.objectives import Objective
     from ntl.tracking import Tracker
-
-
-PATHS = ("data", "outputs", "results")
-TOP = ("model", "dataset", "loss", "train", "eval", "logger", "seed", "retry", "experiment", "arm", "paths", "scale")
 
 
 @dataclass
@@ -82,10 +78,11 @@ def _check_own(config: Mapping[str, Any]) -> None:
     """Check what is the configuration's own, and no part's."""
     from ntl.identity import checked_name
 
-    for node, known in {"": TOP, "paths": PATHS}.items():
-        for key in config[node] if node else config:
+    plain = compose(())
+    for prefix, got, known in (("", config, plain), ("paths.", config["paths"], plain["paths"])):
+        for key in got:
             if key not in known:
-                raise ConfigurationError(did_you_mean("key", f"{node}.{key}" if node else key, known))
+                raise ConfigurationError(did_you_mean("key", f"{prefix}{key}", [f"{prefix}{name}" for name in known]))
     seed = config["seed"]
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise ConfigurationError(f"seed: got {seed!r}, expected an integer of at least 0")

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from experiments.collect import whole_record
-from ntl.lease import newest
-from ntl.records import RECORD, RecordError
+from ntl.lease import is_held
+from ntl.records import RECORD, RecordError, read_whole
 
 
 @dataclass
@@ -27,10 +26,9 @@ def repair(results: Path, outputs: Path) -> Repaired:
     repaired = Repaired()
     for path in sorted((results / "runs").glob(f"*/*/{RECORD}")):
         try:
-            whole_record(path.parent)
+            read_whole(path.parent)
         except RecordError as error:
-            _, holder, age = newest(outputs / "runs" / path.relative_to(results / "runs").parent / "lease")
-            if holder and holder.alive(age):
+            if is_held(outputs / "runs" / path.relative_to(results / "runs").parent / "lease"):
                 repaired.held.append(error)
             else:
                 repaired.aside.append((_move(path.parent, results / "damaged"), error))

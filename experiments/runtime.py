@@ -50,7 +50,7 @@ def run(plan: Plan, results: Path, say: Callable[[str], None] = print) -> Path:
     """Measure and write the record; returns its path. A quick one stands beside the full one, never in its place."""
     import torch
 
-    from ntl.records import code_state, environment, to_json
+    from ntl.records import code_state, environment, to_json, write_atomically
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     before = os.getloadavg()[0]
@@ -76,11 +76,10 @@ def run(plan: Plan, results: Path, say: Callable[[str], None] = print) -> Path:
     name = (machine["gpus"] or [machine["cpu"]])[0]
     slug = re.sub(r"[^a-z0-9]+", "-", f"{name} {machine['threads']} threads".lower()).strip("-")
     path = results / "runtime" / f"{slug}{'-quick' if plan.quick else ''}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and set(plan.parts) != set(PARTS):  # parts that were not measured again stay
         kept = [row for row in read(path)["measurements"] if row["part"] not in plan.parts]
         record["measurements"] = sorted(kept + measured, key=lambda row: PARTS.index(row["part"]))
-    path.write_bytes(to_json(record))
+    write_atomically(path, to_json(record))
     return path
 
 
@@ -111,9 +110,13 @@ def read(path: Path) -> dict[str, Any]:
     """
     from ntl.records import RecordError, read_json
 
-    record = read_json(path)
-    if found := problem(record):
-        raise RecordError(path, found)
+    try:
+        record = read_json(path)
+        found = problem(record)
+    except RecordError as error:
+        found = error.problem
+    if found:
+        raise RecordError(path, found, "remove it and measure again (python -m experiments runtime)")
     return record
 
 

@@ -206,6 +206,12 @@ def newest(folder: Path) -> tuple[int, Holder | None, float]:
     return 0, None, math.inf
 
 
+def is_held(folder: Path) -> bool:
+    """Return whether a living process holds the lease on `folder`."""
+    _, holder, age = newest(folder)
+    return holder is not None and holder.alive(age)
+
+
 def _numbers(folder: Path) -> list[int]:
     """Return the numbers of the lease files, highest first."""
     try:

@@ -47,12 +47,11 @@ _shown.maxstring = _shown.maxother = 200
 class RecordError(ValueError):
     """A record that cannot be trusted: damaged, incomplete, or written by a later version."""
 
-    def __init__(self, path: Path, problem: str):
+    AGAIN = "move its folder away (python -m experiments status --repair does so) and start the run again"
+
+    def __init__(self, path: Path, problem: str, again: str = AGAIN):
         self.path, self.problem = path, problem
-        super().__init__(
-            f"{path} is not a whole record: {problem}. Restore it (git checkout, or a copy), or move its folder away "
-            "(python -m experiments status --repair does so) and start the run again."
-        )
+        super().__init__(f"{path} is not a whole record: {problem}. Restore it (git checkout, or a copy), or {again}.")
 
 
 class RecordExists(RuntimeError):
@@ -192,6 +191,26 @@ def read_records(results_root: str | Path = "results") -> tuple[list[dict[str, A
     return sorted(records, key=lambda record: record["id"]), errors
 
 
+def read_whole(folder: Path) -> dict[str, bytes]:
+    """Return the files of a record by name, itself last, each as the record says that it is.
+
+    Raises:
+        FileNotFoundError: there is no record.
+        RecordError: it is damaged, or one of its files is missing or not the one that it names.
+    """
+    files = {}
+    for name, digest in read_record(folder)["files"].items():
+        if name not in (HISTORY, PREDICTIONS):
+            raise RecordError(
+                folder / RECORD, f"it names a file {name!r}, and {HISTORY} and {PREDICTIONS} are expected"
+            )
+        try:
+            files[name] = _read_file(folder, name, digest)
+        except FileNotFoundError as error:
+            raise RecordError(folder / name, "it is missing") from error
+    return files | {RECORD: (folder / RECORD).read_bytes()}
+
+
 def read_history(folder: str | Path) -> pd.DataFrame:
     """Read a run's curves: a column `step` and one per quantity. Raises as `read_record` does."""
     return _read_table(Path(folder), HISTORY)
@@ -284,19 +303,21 @@ def _leaves(node: Any, depth: int, where: str = "") -> Iterator[tuple[str, Any]]
 
 
 def _read_table(folder: Path, name: str) -> pd.DataFrame:
-    record = read_record(folder)
-    path = folder / name
-    content = path.read_bytes()
-    if (found := hashlib.sha256(content).hexdigest()) != record["files"].get(name):
-        expected = record["files"].get(name)
-        raise RecordError(path, f"its sha256 is {found}, and the record says {expected}")
+    content = _read_file(folder, name, read_record(folder)["files"].get(name))
     import pandas as pd
     import pyarrow as pa
 
     try:
         return pd.read_parquet(io.BytesIO(content))
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise RecordError(path, f"it does not read as parquet ({str(error)[:500]})") from error
+        raise RecordError(folder / name, f"it does not read as parquet ({str(error)[:500]})") from error
+
+
+def _read_file(folder: Path, name: str, digest: str | None) -> bytes:
+    content = (folder / name).read_bytes()
+    if (found := hashlib.sha256(content).hexdigest()) != digest:
+        raise RecordError(folder / name, f"its sha256 is {found}, and the record says {digest}")
+    return content
 
 
 def _parquet(table: Any) -> bytes:

@@ -18,7 +18,7 @@ from typing import Any
 
 from ntl import records
 from ntl.identity import ALGORITHM_VERSION, canonical, checked_name, public, run_id
-from ntl.lease import HEARTBEAT, Lease, LeaseLost, RunBusy, newest
+from ntl.lease import HEARTBEAT, Lease, LeaseLost, RunBusy, is_held
 from ntl.privacy import scrub, without_names
 from ntl.records import RecordError, RecordExists, code_state, environment, read_record, read_records
 
@@ -73,8 +73,7 @@ class Run:
         status = self._recorded_status()
         if status == "finished":
             return status
-        _, holder, age = newest(self.work / "lease")
-        if holder and holder.alive(age):
+        if is_held(self.work / "lease"):
             return "running"
         return status or ("interrupted" if self.work.exists() else "missing")
 

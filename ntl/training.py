@@ -1,8 +1,9 @@
 """Training: transformers' Trainer with the objective's loss in it.
 
 Two things are overridden. `compute_loss` asks the objective, and `_get_num_items_in_batch` counts number tokens beside
-label tokens over the whole accumulated batch of all processes, so that a mean over number positions is the same on any
-number of devices and micro-batches. All else (loop, optimizer, schedule, checkpoints, resuming) is the library's.
+label tokens over the whole accumulated batch (of all processes, for whoever trains on several: run.py does not yet), so
+that a mean over number positions is the same however a batch is divided. All else (loop, optimizer, schedule,
+checkpoints, resuming) is the library's.
 """
 
 from __future__ import annotations

@@ -1,21 +1,22 @@
 """Runs in processes that are ended at a chosen instant. Processes are forked from one that has all modules loaded."""
 
-import multiprocessing
 import os
 import resource
 import signal
 import sys
+from multiprocessing import forkserver, get_context
 from pathlib import Path
 
+import pytest
 import torch
-import transformers.trainer  # noqa: F401  loaded here, so that no run has to
 
 import run as program
-from data_prep import multiplication  # noqa: F401
-from experiments import configuration, parts  # noqa: F401
-from ntl import data, evaluation, models, runs, saving, training  # noqa: F401
+from experiments import configuration
 
 ROOT = Path(__file__).resolve().parents[1]
+# What a run loads as it goes on, and what this file does.
+LOADED = [__name__, "transformers.trainer", "data_prep.multiplication", "experiments.parts", "ntl.evaluation"]
+LOADED += ["ntl.predictors", "ntl.saving", "ntl.training"]
 # What changes files, by the name under which Python tells its audit hooks of it; all of it in the moment before.
 CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.truncate", "shutil.rmtree")
 
@@ -28,10 +29,12 @@ def process(overrides, folder, log, event=None, size=None):
         event: SIGKILL before this one of its changes of files, counted from 1.
         size: end it in the middle of writing the first file that grows beyond so many bytes.
     """
-    # The server of Python 3.11 finds what it is to load on this path alone, and says nothing where it does not.
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context = get_context("forkserver")
+    context.set_forkserver_preload(LOADED)
+    with pytest.MonkeyPatch.context() as patch:
+        # The server of Python 3.11 finds what it is to load on this path alone, and says nothing where it does not.
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
+        forkserver.ensure_running()
     return context.Process(target=_run, args=(list(overrides), str(folder), str(log), event, size))
 
 

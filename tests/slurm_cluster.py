@@ -56,8 +56,6 @@ PartitionName=main Nodes=ALL Default=YES PriorityTier=1 GraceTime=20
 PartitionName=urgent Nodes=ALL PriorityTier=2 PreemptMode=OFF
 """
 
-jobs_run: int | None = None  # by all clusters of this process, None without one
-
 
 def why_not() -> str | None:
     """Install SLURM where that is possible; say why it cannot be used here, or None."""
@@ -103,11 +101,11 @@ class Cluster:
         files |= {"log-file": "munge.log", "seed-file": "munge.seed"}
         options = [f"--{option}={self.folder / name}" for option, name in files.items()]
         self._daemon("munged", "--foreground", "--force", *options)
-        self._wait(lambda: (self.folder / "munge.socket").exists(), "munge did not start")
+        self.wait(lambda: (self.folder / "munge.socket").exists(), "munge did not start")
         self._daemon("slurmctld", "-D", "-i")
         for node in NODES:
             self._daemon("slurmd", "-D", "-N", node)
-        self._wait(lambda: self._states() == ["idle"] * len(NODES), "no idle nodes")
+        self.wait(lambda: self._states() == ["idle"] * len(NODES), "no idle nodes")
         return self
 
     def stop(self) -> None:
@@ -130,7 +128,7 @@ class Cluster:
             self.tell("scancel", "--state=PENDING", "--user=root")
             self.tell("scancel", "--signal=KILL", "--user=root")  # jobs that would stop in their own time
             self.tell("scancel", "--user=root")
-            self._wait(lambda: not self.tell("squeue", "-h"), "jobs remain")
+            self.wait(lambda: not self.tell("squeue", "-h"), "jobs remain")
         if set(self._states()) != {"idle"}:
             self.tell("scontrol", "update", f"nodename={','.join(NODES)}", "state=resume")
 
@@ -138,7 +136,7 @@ class Cluster:
         """Return just after the controller has looked for jobs that are near their time limit."""
         log = self.folder / "slurmctld.log"
         seen = log.read_text().count(TIME_LIMITS)
-        self._wait(lambda: log.read_text().count(TIME_LIMITS) > seen, "no look at time limits")
+        self.wait(lambda: log.read_text().count(TIME_LIMITS) > seen, "no look at time limits")
 
     def tell(self, *command: str) -> str:
         """Run one of SLURM's commands; returns what it prints."""
@@ -157,6 +155,16 @@ class Cluster:
                 jobs[array or fields["JobId"]] = fields
         return jobs
 
+    def wait(self, condition, what: str, seconds: float = 60) -> None:
+        """Return once `condition` holds; raises RuntimeError, with what the daemons say, where it does not in time."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            with contextlib.suppress(subprocess.SubprocessError):
+                if condition():
+                    return
+            time.sleep(0.1)
+        raise RuntimeError(f"SLURM: {what} within {seconds:.0f} s.\n{self.logs()}")
+
     def logs(self) -> str:
         """The ends of the daemons' logs, for a message."""
         return "\n".join(f"--- {path.name}\n{path.read_text()[-1500:]}" for path in sorted(self.folder.glob("*.log")))
@@ -171,15 +179,6 @@ class Cluster:
             self._daemons.append(
                 subprocess.Popen(command, env=self.environment, cwd=self.folder, start_new_session=True, **options)
             )
-
-    def _wait(self, condition, what: str, seconds: float = 60) -> None:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            with contextlib.suppress(subprocess.SubprocessError):
-                if condition():
-                    return
-            time.sleep(0.1)
-        raise RuntimeError(f"SLURM: {what} within {seconds:.0f} s.\n{self.logs()}")
 
 
 def _free_ports(count: int) -> list[int]:

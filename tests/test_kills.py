@@ -26,33 +26,29 @@ def overrides(family, fused, folder):
         "loss=ntl_was",
         *(f"train.{name}={value}" for name, value in settings.items()),
         *DROPOUT[family],
-        *places(folder),
+        *(place for place in places(folder) if not place.startswith("paths.data=")),
     ]
 
 
 class Campaign:
     """One configuration, done in peace once and then again and again under fire."""
 
-    def __init__(self, family, fused, folder):
-        self.family, self.fused, self.base = family, fused, folder
+    def __init__(self, family, fused, base):
+        self.family, self.fused, self.base = family, fused, base
         self.kills, self.numbers = 0, count()
-        self.folder = self.new_folder()
-        self.attempt()  # with the preparation of the data, which all others find ready
-        changes = self.log.with_name(f"{self.log.name}.changes").read_text().splitlines()
-        self.changes = sum(not line.split()[2].startswith("data") for line in changes)
-        self.data = self.folder / "data"
+        self.expected = None
+        self.begin_anew()
+        self.attempt()
+        self.changes = len(self.log.with_name(f"{self.log.name}.changes").read_text().splitlines())
         self.expected = self.result()
 
-    def new_folder(self):
-        folder = self.base / f"run{next(self.numbers)}"
-        folder.mkdir()
-        return folder
+    def begin_anew(self):
+        self.folder = self.base / f"run{next(self.numbers)}"
+        self.folder.mkdir()
 
     def start(self, **fault):
-        arguments = overrides(self.family, self.fused, self.folder)
-        if self.folder.name != "run0":
-            arguments = [a for a in arguments if not a.startswith("paths.data=")] + [f"paths.data={self.data}"]
         self.log = self.base / f"log{next(self.numbers)}"
+        arguments = [*overrides(self.family, self.fused, self.folder), f"paths.data={self.base / 'data'}"]
         process = killed.process(arguments, self.folder, self.log, **fault)
         process.start()
         return process
@@ -74,7 +70,7 @@ class Campaign:
     def ended(self, process):
         assert process.exitcode in (0, -signal.SIGKILL, -signal.SIGXFSZ), self.log.read_text()[-3000:]
         self.kills += process.exitcode != 0
-        if process.exitcode == 0 and hasattr(self, "expected"):
+        if process.exitcode == 0 and self.expected is not None:
             assert self.result() == self.expected
         return process.exitcode != 0
 
@@ -89,10 +85,10 @@ class Campaign:
 
     def under_fire(self, faults):
         """Kill the run by each fault in turn, each time where the last one left it; then let it finish."""
-        self.folder = self.new_folder()
+        self.begin_anew()
         for fault in faults:
             if not (self.attempt_for(fault) if isinstance(fault, float) else self.attempt(**fault)):
-                self.folder = self.new_folder()  # it came to its end before: begin anew
+                self.begin_anew()  # it came to its end before
         assert not self.attempt()
 
 

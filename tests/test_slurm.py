@@ -29,7 +29,6 @@ def cluster():
     cluster = slurm_cluster.Cluster()
     try:
         yield cluster.start()
-        slurm_cluster.jobs_run = (slurm_cluster.jobs_run or 0) + len(cluster.jobs())
     finally:
         cluster.stop()
 
@@ -49,6 +48,9 @@ class Sweep:
         jobs = {job: fields for job, fields in self.cluster.jobs().items() if job not in self.before}
         return [jobs[job] for job in sorted(jobs, key=lambda job: int(re.search(r"(\d+)[^_]*$", job)[1]))]
 
+    def states(self):
+        return [job["JobState"] for job in self.jobs()]
+
     def name(self, number):
         """SLURM's name of one job: of an array, the id of its last one would name them all."""
         job = self.jobs()[number]
@@ -57,7 +59,8 @@ class Sweep:
     def wait_for(self, condition, what, seconds=240):
         end = time.monotonic() + seconds
         while not condition():
-            if time.monotonic() > end or self.launcher.poll() is not None:
+            over = self.launcher.poll() is not None and "COMPLETING" not in self.states()
+            if (over and not condition()) or time.monotonic() > end:
                 self.launcher.kill()
                 said = self.launcher.communicate()[0]
                 raise AssertionError(f"no {what}.\n{said}\n{self.jobs()}\n{self.logs()}\n{self.cluster.logs()}")
@@ -69,9 +72,10 @@ class Sweep:
         self.wait_for(lambda: any(self.folder.glob(pattern)), f"checkpoint of seed {seed}")
 
     def end(self, seconds=300):
-        """Wait for the end of it all; returns the exit code."""
+        """Wait for the end of it all, SLURM's own tidying up included; returns the exit code."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.said = self.launcher.communicate(timeout=seconds)[0]
+            self.cluster.wait(lambda: "COMPLETING" not in self.states(), "a job does not end")
             return self.launcher.returncode
         self.wait_for(lambda: False, "end", seconds=0)
 
@@ -81,14 +85,15 @@ class Sweep:
 
 
 @pytest.fixture
-def sweep(cluster, tmp_path):
-    started = []
+def sweep(cluster, tmp_path, record_property):
+    started, before = [], set(cluster.jobs())
 
     def sweep(*arguments):
         started.append(Sweep(cluster, tmp_path, *arguments))
         return started[-1]
 
     yield sweep
+    record_property("SLURM jobs", len(set(cluster.jobs()) - before))
     for one in started:
         one.launcher.kill()
         one.launcher.communicate()
@@ -129,14 +134,12 @@ def test_what_sbatch_refuses_is_told_in_its_words(sweep, tmp_path):
 def test_a_sweep_ends_as_at_home_though_nodes_are_drained_meanwhile(cluster, sweep, tmp_path, tmp_path_factory):
     runs_of_it = [*SMALL, *ARMS, "seeds=[0,1]"]
     started = sweep(*runs_of_it, "hydra.launcher.array_parallelism=2")
-    states = lambda: [job["JobState"] for job in started.jobs()]  # noqa: E731
-    started.wait_for(lambda: states().count("RUNNING") == 2, "two jobs at once")
+    started.wait_for(lambda: started.states().count("RUNNING") == 2, "two jobs at once")
     cluster.tell("scontrol", "update", "nodename=one,two", "state=drain", "reason=test")
-    started.wait_for(lambda: states().count("COMPLETED") == 2, "end of the jobs on drained nodes")
-    assert {*states()} == {"COMPLETED", "PENDING"}
+    started.wait_for(lambda: {*started.states()} == {"COMPLETED", "PENDING"}, "end of the jobs on drained nodes")
     cluster.tell("scontrol", "update", "nodename=one,two", "state=resume")
     assert started.end() == 0, started.said
-    assert states() == ["COMPLETED"] * 4
+    assert started.states() == ["COMPLETED"] * 4
     assert {job["ArrayTaskThrottle"] for job in started.jobs() if "ArrayTaskThrottle" in job} == {"2"}
     assert results(tmp_path) == at_home(tmp_path_factory.mktemp("home"), *runs_of_it)
     for path in tmp_path.glob("results/runs/*/*/record.json"):
@@ -173,7 +176,7 @@ def test_a_job_that_is_cancelled_goes_on_with_the_same_command(cluster, sweep, t
     started = sweep(*LONGER, "seed=0")
     started.training(0)
     cluster.tell("scancel", started.name(0))
-    started.wait_for(lambda: started.jobs()[0]["JobState"] == "CANCELLED", "cancelled job")
+    started.wait_for(lambda: started.states() == ["CANCELLED"], "cancelled job")
     assert results(tmp_path) == {} and started.jobs()[0]["Restarts"] == "0"
     again = sweep(*LONGER, "seed=0")
     assert again.end() == 0, again.said
@@ -184,9 +187,8 @@ def test_a_job_that_is_cancelled_goes_on_with_the_same_command(cluster, sweep, t
 
 def test_a_job_that_meets_its_time_limit_is_requeued_and_ends_the_same(cluster, sweep, tmp_path, uninterrupted):
     cluster.wait_for_time_limits()
-    time.sleep(
-        8
-    )  # then about twenty seconds are left until SLURM looks again, and finds that a minute will soon be over
+    # Then about twenty seconds are left until SLURM looks again, and finds that a minute will soon be over.
+    time.sleep(8)
     started = sweep(*LONGER, "seed=0", "hydra.launcher.timeout_min=1", "hydra.launcher.signal_delay_s=30")
     assert started.end() == 0, started.said
     assert int(started.jobs()[0]["Restarts"]) >= 1

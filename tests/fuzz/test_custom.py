@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from damaged import damaged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,9 +83,7 @@ def contents(draw, suffix):
         return draw(st.binary(max_size=200))
     content = draw(well_meant(suffix))
     for _ in range(draw(st.integers(0, 3))):
-        at = draw(st.integers(0, len(content)))
-        rest = content[at + draw(st.integers(0, 8)) :] if draw(st.booleans()) else b""
-        content = content[:at] + draw(st.sampled_from(SPECIAL) | st.binary(max_size=4)) + rest
+        content = draw(damaged(content, SPECIAL))
     return content
 
 

@@ -5,6 +5,7 @@ import io
 import json
 
 import pytest
+from damaged import damaged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_records import metrics, scores, write_record
@@ -67,11 +68,7 @@ def contents(draw, record):
     if choice == 1:
         return json.dumps(draw(JSON)).encode()
     content = json.dumps(draw(changed(record)) if choice < 6 else record).encode()
-    if choice in (5, 6):
-        at = draw(st.integers(0, len(content)))
-        rest = content[at + draw(st.integers(0, 8)) :] if draw(st.booleans()) else b""
-        content = content[:at] + draw(st.sampled_from(SPECIAL) | st.binary(max_size=4)) + rest
-    return content
+    return draw(damaged(content, SPECIAL)) if choice in (5, 6) else content
 
 
 @pytest.fixture(scope="module")
