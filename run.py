@@ -6,11 +6,15 @@ scores → record. What each step does is in the module it calls.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import resource
 import sys
+import tempfile
 import time
+import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,13 +26,15 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from experiments import configuration
-from ntl.stopping import requeued_when_stopped
+from ntl import distributed
+from ntl.stopping import Stopped, requeued_when_stopped
 
 if TYPE_CHECKING:
     from data_prep.base import PreparedData
     from experiments.parts import Parts
     from ntl.runs import Run
 
+FIRST = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun has started, which find the same errors
 configuration.register()
 log = logging.getLogger("run")
 OURS = ("data_prep", "experiments", "ntl", "submitit")  # submitit's errors are sbatch's
@@ -42,7 +48,14 @@ def main(_: DictConfig) -> None:
     if at_once:  # each process has a line of its own for its progress bar
         os.environ.setdefault("TQDM_POSITION", str(job.job.num % (os.cpu_count() or 1)))
     with requeued_when_stopped():
-        run(configuration.compose(list(job.overrides.task)), one_thread=at_once)
+        distributed.join()
+        try:
+            run(configuration.compose(list(job.overrides.task)), one_thread=at_once)
+        except Exception as error:
+            if distributed.size() == 1:
+                raise
+            # It ends here and now: the others may be waiting for this process, and torchrun will end them.
+            sys.exit(f"error in process {distributed.rank()} of {distributed.size()}: {error}")
 
 
 def run(config: Mapping[str, Any], one_thread: bool = False) -> None:
@@ -58,20 +71,25 @@ def run(config: Mapping[str, Any], one_thread: bool = False) -> None:
     models.find(parts.model)
     torch.set_num_threads(1 if one_thread else parts.train.threads or torch.get_num_threads())
     paths = {name: Path(path) for name, path in config["paths"].items()}
-    prepared = parts.dataset.prepare(paths["data"])
+    prepared = distributed.in_turn(lambda: parts.dataset.prepare(paths["data"]))
     identity = runs.run_id(config, prepared.fingerprint, models.fingerprint(parts.model))
     record = runs.Run(config, identity, paths["results"], paths["outputs"])
-    todo, status = record.todo(retry=config["retry"]), record.status()
+    todo, status = distributed.decided(lambda: (record.todo(retry=config["retry"]), record.status()))
     if todo == "skip":
         log.info("%s: skip, it is %s%s", identity, status, "; retry=true runs it again" if status == "failed" else "")
         return
     log.info("%s: %s", identity, todo)
-    try:
-        with record.lease(retry=config["retry"]):
-            execute_or_fail(config, parts, prepared, record)
-    except (runs.RunBusy, runs.RunDone) as reason:
-        log.info("%s: skip, %s", identity, reason)
-        return
+    with contextlib.ExitStack() as lease:
+        refused = None
+        try:
+            if distributed.is_first():
+                lease.enter_context(record.lease(retry=config["retry"]))
+        except (runs.RunBusy, runs.RunDone) as reason:
+            refused = str(reason)
+        if reason := distributed.decided(lambda: refused):
+            log.info("%s: skip, %s", identity, reason)
+            return
+        execute_or_fail(config, parts, prepared, record)
     log.info("%s: recorded in %s", identity, record.folder)
 
 
@@ -83,9 +101,20 @@ def execute_or_fail(config: Mapping[str, Any], parts: Parts, prepared: PreparedD
         execute(config, parts, prepared, record)
     except (runs.RecordNotWritten, runs.LeaseLost, models.NotAvailable):
         raise  # nothing can be recorded, or it is another process's to record, or another time it may be there
-    except Exception as error:
-        record.fail(error)
-        log.error("%s: failed: %s", record.id, error)
+    except (Exception, Stopped) as error:
+        if not distributed.is_first():
+            if not isinstance(error, Stopped):
+                distributed.tell(runs.reason_of(error))
+            raise
+        reason = distributed.told() if distributed.size() > 1 else None
+        if reason is None and isinstance(error, Stopped):
+            raise
+        if reason is None and distributed.lost(error):
+            raise ConnectionError(
+                f"another process of {record.id} has ended; the same command goes on from the last checkpoint"
+            ) from error
+        record.fail(reason or error)
+        log.error("%s: failed: %s", record.id, reason["message"] if reason else error)
         raise
 
 
@@ -94,7 +123,7 @@ def execute(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, rec
     import torch
 
     from ntl import data as layouts
-    from ntl import evaluation, models, saving, training
+    from ntl import evaluation, models, saving, tracking, training
     from ntl.predictors import trivial_answers
 
     quiet_library()
@@ -125,15 +154,15 @@ def execute(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, rec
             split: evaluation.answer(model, encoding, layout, data, parts.eval, limit, f"{record.id}: {state}, {split}")
             for split, data in test_data.items()
         }
-        counted[state] = encoding.take_report()
+        counted[state] = dict(sum(map(Counter, distributed.gathered(encoding.take_report())), Counter()))
         return given
 
     # The untouched model is scored too: what training adds is a difference.
     answered = {"untrained": answers("untrained")} if parts.eval.untrained else {}
 
     folder = record.work / "checkpoints"
-    with parts.tracker as tracker:
-        tracker.start(record.id, config, training.history(folder), record.work)
+    with parts.tracker if distributed.is_first() else tracking.NoTracker() as tracker:
+        tracker.start(record.id, config, distributed.decided(lambda: training.history(folder)), record.work)
         trained = training.train(
             model,
             layout,
@@ -146,9 +175,12 @@ def execute(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, rec
             tell=tracker.log,
             title=record.id,
         )
+        model = trained.model
         start = time.perf_counter()
         answered["trained"] = answers("trained")
         evaluation_seconds = time.perf_counter() - start
+        if not distributed.is_first():
+            return  # the first one scores, saves and records
 
         # The trivial predictors are scored on the same path as the model.
         kind = parts.dataset.answers
@@ -206,8 +238,12 @@ def execute(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, rec
 
 
 def quiet_library() -> None:
-    """Keep transformers from telling of what is as it should be, and from progress bars of reading weights."""
+    """Keep the libraries from telling of what is as it should be, and from progress bars of reading weights."""
     import transformers
+
+    logging.getLogger("accelerate").setLevel(logging.WARNING)  # each file of each checkpoint of a sharded model
+    # No model here changes what a block has returned in place; the tests compare gradients with those of a whole model.
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -221,11 +257,15 @@ def check(arguments: Sequence[str]) -> None:
     """
     if any(argument.startswith("-") and argument not in ("-m", "--multirun") for argument in arguments):
         return  # --help, --cfg and the like start no run
-    if (processes := os.environ.get("WORLD_SIZE", "1")) != "1":
-        # One of them would hold the run's lease and wait for the others, which would skip what is held.
+    if distributed.started() > 1 and (lacking := [n for n in distributed.VARIABLES if n not in os.environ]):
         raise configuration.ConfigurationError(
-            f"WORLD_SIZE: got {processes} (set by torchrun and the like), expected 1: a run is one process. Start it "
-            "with python run.py; several runs at a time: hydra/launcher=joblib or slurm"
+            f"WORLD_SIZE: got {distributed.started()} processes for one run, without {', '.join(lacking)}: start them "
+            "with torchrun, as in torchrun --nproc-per-node 2 run.py …"
+        )
+    if distributed.started() > 1 and any(a.startswith("hydra/launcher=") for a in arguments):
+        raise configuration.ConfigurationError(
+            f"hydra/launcher: got one beside {distributed.started()} processes that were started for each run "
+            "(WORLD_SIZE, by torchrun or the like), expected none: they do the runs of a sweep one after another"
         )
     configs = configuration.compose_all(arguments)
     configuration.check_launcher(arguments)
@@ -271,6 +311,12 @@ def is_ours(error: Exception) -> bool:
     return isinstance(error, HydraException) or type(error).__module__.partition(".")[0] in OURS
 
 
+def quiet(folder: str) -> list[str]:
+    """Overrides for all processes of a run but the first: they log what is amiss, and Hydra's files go to `folder`."""
+    places = [f"hydra.{mode}.dir={folder}" for mode in ("run", "sweep")]
+    return [*places, "hydra/job_logging=stdout", "hydra.job_logging.root.level=WARNING", "hydra/hydra_logging=none"]
+
+
 if __name__ == "__main__":
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # let errors through to here
     try:
@@ -278,11 +324,18 @@ if __name__ == "__main__":
             predict(sys.argv[2:])
         else:
             check(sys.argv[1:])
-            main()
+            with contextlib.ExitStack() as files:
+                if not FIRST:
+                    sys.argv += quiet(files.enter_context(tempfile.TemporaryDirectory()))
+                main()
+            distributed.leave()
     except KeyboardInterrupt as stop:
-        print(f"stopped: {stop or 'interrupted'}; the same command goes on from here", file=sys.stderr)
+        if FIRST:
+            print(f"stopped: {stop or 'interrupted'}; the same command goes on from here", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
+        if not FIRST:
+            time.sleep(distributed.PATIENCE)  # torchrun ends all when one has ended: let the first say it
         if not is_ours(error):
             raise
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {error}" if FIRST else 1)

@@ -30,7 +30,7 @@ from ntl.settings import EvalSettings, ModelSettings, TrainSettings, with_source
 
 ROOT = Path(__file__).resolve().parents[1]
 CONF = ROOT / "conf"
-FREE = ("model.architecture.", "train.schedule_options.")  # take keys that no yaml lists
+FREE = ("model.architecture.", "train.schedule_options.", "train.fsdp.")  # take keys that no yaml lists
 SETTINGS = {"model": ModelSettings, "train": TrainSettings, "eval": EvalSettings}
 
 

@@ -53,6 +53,9 @@ class EncodedDataset(torch.utils.data.Dataset):
 class Layout(Protocol):
     """How a model family lays a question and its answer out."""
 
+    pads: Mapping[str, Any]  # by key of what `encode` returns
+    target_pads: Mapping[str, Any]
+
     def train_batch(self, items: Sequence[tuple[Encoded, Encoded]]) -> dict[str, torch.Tensor]: ...
 
     def prompt_batch(self, questions: Sequence[Encoded]) -> dict[str, torch.Tensor]: ...
@@ -185,6 +188,12 @@ def layout_for(model_is_encoder_decoder: bool, encoding: Encoding, loss_on: str 
 def model_inputs(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The part of a batch that the model's `forward` takes."""
     return {key: value for key, value in batch.items() if not key.startswith("labels")}
+
+
+def without_labels(batch: Mapping[str, torch.Tensor], layout: Layout) -> dict[str, torch.Tensor]:
+    """The same batch with nothing in it to be learnt."""
+    nothing = {"labels": IGNORE} | {f"labels_{key}": pad for key, pad in (layout.pads | layout.target_pads).items()}
+    return {key: value.clone().fill_(nothing[key]) if key in nothing else value for key, value in batch.items()}
 
 
 def _prefix(encoding: Encoding) -> Encoded:

@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from tqdm.auto import tqdm
 
-from ntl import metrics
+from ntl import distributed, metrics
 from ntl.data import IGNORE, EncodedDataset, Layout, Row, model_inputs
 from ntl.settings import EvalSettings
 
@@ -88,17 +88,19 @@ def answer(
 ) -> Answers:
     """Let `model` answer every question of `data`.
 
+    Processes that have joined (`ntl.distributed`) share the batches out, and all return all answers.
+
     Args:
         max_new_tokens: limit of a generated answer, its end token included.
         title: of a progress bar; None for no bar.
     """
     was_training = model.training
     model.eval()
-    texts: list[str] = [""] * len(data)
-    truncated = [False] * len(data)
-    tokens: list[Any] = [None] * len(data)
-    bar = tqdm(total=len(data), desc=title, disable=title is None or None, leave=False)
-    for indices in _batches(data, layout, settings.batch_size):
+    answered: dict[int, tuple[str, bool, metrics.TokenStats]] = {}
+    share = distributed.share(list(_batches(data, layout, settings.batch_size)))
+    hidden = title is None or distributed.rank() > 0
+    bar = tqdm(total=sum(map(len, share)), desc=title, disable=hidden or None, leave=False)
+    for indices in share:
         items = [data[index] for index in indices]
         prompts = _on_device(layout.prompt_batch([question for question, _ in items]), model)
         generated = encoding.generate(
@@ -106,11 +108,14 @@ def answer(
         )
         stats = _teacher_forced(model, _on_device(layout.train_batch(items), model))
         for index, result, stat in zip(indices, generated, stats, strict=True):
-            texts[index], truncated[index], tokens[index] = result.text, result.truncated, stat
+            answered[index] = result.text, result.truncated, stat
         bar.update(len(indices))
     bar.close()
     model.train(was_training)
-    return Answers(texts, truncated, tokens)
+    for others in distributed.gathered(answered):
+        answered |= others
+    in_order = [answered[index] for index in range(len(data))]
+    return Answers(*([row[column] for row in in_order] for column in range(3)))
 
 
 def _teacher_forced(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> list[metrics.TokenStats]:

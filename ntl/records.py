@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from ntl import distributed
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -233,6 +235,7 @@ def environment() -> dict[str, Any]:
         "platform": f"{platform.system()} {platform.machine()}",
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "processes": distributed.size(),
         "threads": torch.get_num_threads() if torch is not None else None,
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "gpus": gpus,

@@ -168,7 +168,7 @@ class Run:
             LeaseLost: another process has taken this run over.
         """
         if isinstance(reason, BaseException):
-            reason = {"type": type(reason).__name__, "message": str(reason), "where": _where(reason)}
+            reason = reason_of(reason)
         reason = {
             name: without_names(str(text)[: 10 * _LONGEST_MESSAGE])[:_LONGEST_MESSAGE] for name, text in reason.items()
         }
@@ -229,6 +229,11 @@ class Run:
         records.write_atomically(self.work / f"failed-{number}.json", content)
         (self.folder / records.RECORD).unlink()
         log.info("%s: had failed before; tried again.", self.id)
+
+
+def reason_of(error: BaseException) -> dict[str, str]:
+    """Return what a failed record says of an error: its type, message, and where it was raised."""
+    return {"type": type(error).__name__, "message": str(error), "where": _where(error)}
 
 
 def _where(error: BaseException) -> str:

@@ -115,6 +115,8 @@ class TrainSettings:
     fused: NotIdentity[str] = "auto"  # how the loss is computed; the result is the same but for rounding.
     # "linear": from hidden states, never holding all logits; "logits": in one pass over the logits; "off": by autograd;
     # "auto": "linear" where the logits are many
+    fsdp: NotIdentity[dict[str, Any]] = field(default_factory=dict)  # on several processes: `fsdp_config` of
+    # transformers' TrainingArguments, to hold only a part of the model in each; empty: all of it
 
 
 @dataclass

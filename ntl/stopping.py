@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,20 +38,23 @@ def requeued_when_stopped() -> Iterator[None]:
 
     By itself submitit would requeue the moment that the notice comes, which ends the process, and pass over SIGTERM.
     Here both raise `Stopped`, at once or where training has saved a checkpoint; leases are released on the way out,
-    and only then submitit does what it would have done. Elsewhere the block just runs.
+    and only then submitit does what it would have done. Elsewhere SIGTERM alone is made to raise `Stopped`.
 
     Raises:
         NotRequeued: submitit's count of time limits (max_num_timeout) is used up, or SLURM refused.
         Stopped: there is nothing to requeue: the job was cancelled, or SLURM is requeueing it already.
     """
-    if os.environ.get("SUBMITIT_EXECUTOR") != "slurm":
+    if threading.current_thread() is not threading.main_thread():  # which alone is sent signals
         yield
         return
+    queued = os.environ.get("SUBMITIT_EXECUTOR") == "slurm"
     requeue = signal.getsignal(NOTICE)
-    before = {number: signal.signal(number, _stop) for number in (signal.SIGTERM, NOTICE)}
+    before = {number: signal.signal(number, _stop) for number in (signal.SIGTERM, *([NOTICE] if queued else []))}
     try:
         yield
     except Stopped as stop:
+        if not queued:
+            raise
         for number in before:  # being requeued, a job is sent SIGTERM
             signal.signal(number, signal.SIG_IGN)
         # Before a preemption, SIGTERM finds the job running; when it is cancelled, the job counts as ended already.
@@ -67,7 +71,7 @@ def requeued_when_stopped() -> Iterator[None]:
 
 
 def catch_up(number: int) -> None:
-    """Act on a signal that was held back until there was nothing left to save: only a job that is requeued stops."""
+    """Act on a signal that was held back until there was nothing left to save."""
     if signal.getsignal(number) is _stop:
         _stop(number)
 

@@ -1,14 +1,15 @@
 """Training: transformers' Trainer with the objective's loss in it.
 
-Two things are overridden. `compute_loss` asks the objective, and `_get_num_items_in_batch` counts number tokens beside
-label tokens over the whole accumulated batch (of all processes, for whoever trains on several: run.py does not yet), so
-that a mean over number positions is the same however a batch is divided. All else (loop, optimizer, schedule,
-checkpoints, resuming) is the library's.
+Three things are overridden. `compute_loss` asks the objective; `_get_num_items_in_batch` counts number tokens beside
+label tokens over the whole accumulated batch of all processes, so that a mean over number positions is the same however
+a batch is divided; and every process collates its own part of a batch, where the library would fill the last one up
+with rows of the first. All else (loop, optimizer, schedule, checkpoints, resuming) is the library's.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import difflib
 import json
 import logging
@@ -17,18 +18,23 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import DistributedType, PartialState
+from accelerate.data_loader import BatchSamplerShard
+from accelerate.utils.constants import FSDP_MODEL_NAME
+from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import ProgressCallback, TrainerState
 from transformers.trainer_utils import SchedulerType
 
-from ntl import checkpoints
-from ntl.data import EncodedDataset, Layout, model_inputs
+from ntl import checkpoints, distributed
+from ntl.data import EncodedDataset, Layout, model_inputs, without_labels
 from ntl.losses.objectives import Counts, Objective
 from ntl.models import linear_head
 from ntl.settings import TrainSettings
@@ -45,6 +51,7 @@ class NotFinite(ArithmeticError):
 class TrainResult:
     """What a training came to: `history` has one row per logged step, each part of the loss in a column."""
 
+    model: PreTrainedModel  # the one that was given, or a whole one where that was sharded over processes
     history: list[dict[str, float]]
     steps: int
     best_step: int | None
@@ -68,14 +75,18 @@ class ObjectiveTrainer(Trainer):
     def _new_meter(self) -> _Meter:
         return _Meter(self.objective.number_parts)
 
+    def _get_dataloader(self, *arguments: Any, **options: Any) -> DataLoader:
+        loader = super()._get_dataloader(*arguments, **options)
+        if isinstance(loader.batch_sampler, BatchSamplerShard):  # on several processes: each takes its part by itself
+            loader.batch_sampler.num_processes, loader.batch_sampler.process_index = 1, 0
+        return loader
+
     def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> Counts | None:
         if not batch_samples:
             return None
         counts = [self.objective.count(batch["labels"]) for batch in batch_samples]
         totals = torch.stack([torch.stack([c.labels, c.numbers]) for c in counts]).sum(0).to(device)
-        if self.args.world_size > 1:
-            totals = self.accelerator.reduce(totals, "sum")
-        return Counts(*totals)
+        return Counts(*distributed.summed(totals))
 
     def compute_loss(
         self,
@@ -102,8 +113,11 @@ class ObjectiveTrainer(Trainer):
         self._meter.add(parts.parts, None if self.model.training else num_items_in_batch)
         if measures:
             self._meter.add(_gradient_norms(terms, model), None)
-        # DistributedDataParallel averages gradients over processes; the counts are of all of them: so sum instead.
-        loss = parts.total * self.accelerator.num_processes if model.training else parts.total
+        if not model.training:
+            loss = distributed.summed(parts.total.clone())
+        else:
+            # Gradients are averaged over processes; the counts are of all of them: so sum instead.
+            loss = parts.total * distributed.size()
         return (loss, outputs) if return_outputs else loss
 
     def _measures_gradients(self) -> bool:
@@ -112,17 +126,24 @@ class ObjectiveTrainer(Trainer):
 
     def evaluation_loop(self, *arguments: Any, metric_key_prefix: str = "eval", **options: Any) -> Any:
         training, self._meter = self._meter, self._new_meter()
+        if distributed.size() > 1:
+            self.gather_function = self._of_all
         try:
             output = super().evaluation_loop(*arguments, metric_key_prefix=metric_key_prefix, **options)
-            for name, value in self._meter.means(self.accelerator).items():
+            for name, value in self._meter.means().items():
                 output.metrics[f"{metric_key_prefix}_{name}"] = value
         finally:
             self._meter = training
         return output
 
+    def _of_all(self, losses: torch.Tensor) -> torch.Tensor:
+        """The loss of a batch, once for each of its rows: what the library would gather, but that it is summed."""
+        state = self.accelerator.gradient_state
+        return losses[: state.remainder] if state.end_of_dataloader and state.remainder > 0 else losses
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
-            logs |= self._meter.means(self.accelerator, steps=self.state.global_step - (self._meter.since or 0))
+            logs |= self._meter.means(steps=self.state.global_step - (self._meter.since or 0))
             self._meter = self._new_meter()
         for name, kind in (("loss", "loss"), (f"eval_{self.objective.selection}", "validation loss")):
             if not math.isfinite(logs.get(name, 0.0)):
@@ -150,10 +171,11 @@ class _Meter:
             self.weights[name] = self.weights.get(name, 0.0) + weight
             self.occasions[name] = self.occasions.get(name, 0) + 1
 
-    def means(self, accelerator: Any, steps: int | None = None) -> dict[str, float]:
+    def means(self, steps: int | None = None) -> dict[str, float]:
         means = {}
         for name, total in self.sums.items():
-            total = accelerator.reduce(total, "sum") if accelerator.num_processes > 1 else total
+            if not name.startswith("grad_"):  # which are of all processes
+                total = distributed.summed(total)
             if steps is None:  # a validation: means over tokens
                 weight = float(self.weights[name])
             else:  # training: the micro-batches of a step add up to that step's mean; gradient norms are averaged
@@ -168,8 +190,10 @@ def _gradient_norms(terms: Mapping[str, torch.Tensor], model: torch.nn.Module) -
     parameters = [p for p in model.parameters() if p.requires_grad]
     norms = {}
     for name, term in terms.items():
-        gradients = torch.autograd.grad(term, parameters, retain_graph=True, allow_unused=True)
-        squares = [g.float().square().sum() for g in gradients if g is not None]
+        gradients = torch.autograd.grad(
+            term, parameters, retain_graph=True, allow_unused=True, materialize_grads=distributed.size() > 1
+        )
+        squares = [distributed.summed(g).float().square().sum() for g in gradients if g is not None]
         norms[f"grad_{name}"] = torch.stack(squares).sum().sqrt() if squares else torch.zeros(())
     if len(norms) > 1 and "grad_ce" in norms:
         for name in set(norms) - {"grad_ce"}:
@@ -190,12 +214,13 @@ class _Seal(TrainerCallback):
         _find_best(state, Path(args.output_dir))
 
     def on_save(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
+        distributed.barrier()  # until each process has written its part
         if state.is_world_process_zero:
             checkpoints.seal(Path(args.output_dir) / f"checkpoint-{state.global_step}")
 
 
 class _StopOnSignal(TrainerCallback):
-    """On SIGINT, SIGTERM or a scheduler's notice: finish the step, save a checkpoint, and stop."""
+    """On SIGINT, SIGTERM or a scheduler's notice to any of the processes: finish the step, save, and stop."""
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -220,6 +245,7 @@ class _StopOnSignal(TrainerCallback):
         log.warning("%s: saving a checkpoint, then stopping", signal.Signals(number).name)
 
     def on_step_end(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
+        self.received = distributed.highest(self.received or 0) or None
         if self.received is not None:
             control.should_log = control.should_save = control.should_training_stop = True
 
@@ -277,6 +303,12 @@ def check(settings: TrainSettings) -> None:
         raise ValueError(f"train.fused: got '{settings.fused}', expected one of {', '.join(linear_head.PATHS)}")
     if settings.device not in ("auto", "cpu"):
         raise ValueError(f"train.device: got '{settings.device}', expected auto or cpu")
+    if (kind := settings.fsdp.get("state_dict_type", "FULL_STATE_DICT")) != "FULL_STATE_DICT":
+        raise ValueError(
+            f"train.fsdp.state_dict_type: got '{kind}', expected FULL_STATE_DICT: whole weights in one file"
+        )
+    if settings.fsdp and settings.fused == "linear":
+        raise ValueError("train.fused: got 'linear' with train.fsdp, expected auto, logits or off")
     if settings.eval_every > settings.steps:
         raise ValueError(
             f"train.eval_every: got {settings.eval_every} with train.steps={settings.steps}; "
@@ -305,7 +337,11 @@ def arguments(settings: TrainSettings, objective: Objective, seed: int, folder: 
         max_grad_norm=settings.max_grad_norm,
         bf16=settings.precision == "bf16",
         fp16=settings.precision == "fp16",
-        use_cpu=settings.device == "cpu",
+        # accelerate would take the lack of GPUs on several processes for a mistake
+        use_cpu=settings.device == "cpu" or (distributed.size() > 1 and not torch.cuda.is_available()),
+        accelerator_config={"even_batches": False},
+        fsdp=True if _is_sharded(settings) else None,
+        fsdp_config=dict(settings.fsdp) if _is_sharded(settings) else None,
         eval_strategy="steps",
         eval_steps=settings.eval_every,
         # A checkpoint at every validation, so that the best one is on disk. Rows are logged at each of them, so that
@@ -314,20 +350,29 @@ def arguments(settings: TrainSettings, objective: Objective, seed: int, folder: 
         save_steps=settings.eval_every,
         save_total_limit=3,
         logging_steps=_logging_steps(settings),
-        load_best_model_at_end=settings.keep_best,
+        load_best_model_at_end=settings.keep_best and not _is_sharded(settings),  # that is done on a whole model
         metric_for_best_model=f"eval_{objective.selection}",
         greater_is_better=False,
         prediction_loss_only=True,
         remove_unused_columns=False,
         label_names=["labels"],  # which the library would look for in the signature of the model's forward
+        ddp_find_unused_parameters=False,  # every parameter has its part in the loss of every row
         dataloader_num_workers=settings.workers,
         dataloader_pin_memory=torch.cuda.is_available() and settings.device == "auto",
         logging_nan_inf_filter=False,  # which would log a mean of earlier losses where the loss is NaN
+        log_level="error",  # which the library would otherwise set anew in all processes but the first
+        log_level_replica="error",
         report_to="none",
         seed=seed,
         data_seed=seed,
         disable_tqdm=None,
     )
+
+
+def _part(layout: Layout, rank: int, size: int, items: Sequence[Any]) -> dict[str, torch.Tensor]:
+    """One process's part of a batch; where there are more processes than rows, a row without labels."""
+    mine = items[rank::size]
+    return layout.train_batch(mine) if mine else without_labels(layout.train_batch(items[:1]), layout)
 
 
 def _logging_steps(settings: TrainSettings) -> int:
@@ -349,6 +394,9 @@ def train(
 ) -> TrainResult:
     """Train `model` in place, from its last whole checkpoint below `folder` where there is one.
 
+    Several processes that have joined (`ntl.distributed`) train it together: of each batch of `batch_size` rows every
+    one has its part. With `settings.fsdp` each holds a part of the model only, and the whole one is in the result.
+
     Args:
         tell: called with (step, values) for every row that is logged.
         title: of the progress bar.
@@ -357,34 +405,50 @@ def train(
         Stopped: the process was asked to stop; a checkpoint was saved.
         NotFinite: the loss became NaN or infinite.
     """
-    resume = checkpoints.last_whole(folder)
+    resume = distributed.decided(lambda: checkpoints.last_whole(folder))
+    before = 0 if resume is None else int(resume.name.rpartition("-")[2])
+    sharded = _is_sharded(settings)
+    whole = copy.deepcopy(model).cpu() if sharded else model  # sharding is done to the model itself
+    device = model.device
     fused = _fused_path(model, layout, objective, data, settings)
     head = linear_head.LinearHead(model, objective) if fused == "linear" else contextlib.nullcontext()
-    with _StopOnSignal() as stop, head:
-        trainer = ObjectiveTrainer(
-            objective=objective,
-            gradient_norms_every=(
-                settings.eval_every if settings.gradient_norms_every is None else settings.gradient_norms_every
-            ),
-            linear=fused == "linear",
-            model=model,
-            args=arguments(settings, objective, seed, folder),
-            train_dataset=data,
-            eval_dataset=validation,
-            data_collator=layout.train_batch,
-            callbacks=[_Seal(), stop, _Tell(tell)],
-        )
+    stop = _StopOnSignal()
+    norms = settings.eval_every if settings.gradient_norms_every is None else settings.gradient_norms_every
+    trainer_of = partial(
+        ObjectiveTrainer,
+        objective=objective,
+        gradient_norms_every=0 if sharded else norms,  # no process has a whole gradient there
+        linear=fused == "linear",
+        train_dataset=data,
+        eval_dataset=validation,
+        data_collator=partial(_part, layout, distributed.rank(), distributed.size()),
+        callbacks=[_Seal(), stop, _Tell(tell)],
+    )
+    with stop, head:
+        args = arguments(settings, objective, seed, folder)
+        if sharded:
+            # One module in all places for weights that are tied, which else lie in two units of sharding (T5).
+            model.set_input_embeddings(model.get_input_embeddings())
+        if sharded and args.device.type == "cpu":
+            # accelerate shards on GPUs and the like alone, though PyTorch can on any device: call these processes such
+            PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+        trainer = trainer_of(model=model, args=args)
         if trainer.pop_callback(ProgressCallback) is not None:
             trainer.add_callback(_Bar(title))
         start = time.perf_counter()
-        before = 0
         if resume is not None:
-            before = int(resume.name.rpartition("-")[2])
             log.info("going on from step %d", before)
         if before < settings.steps:
+            if distributed.rank():
+                torch.manual_seed(seed + distributed.rank())  # else all processes would drop out alike
             trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
-        else:
-            _restore(trainer, resume)
+            if sharded:
+                log.info("each process held %.2f of the weights", distributed.held(model))
+        last = folder / f"checkpoint-{settings.steps}"
+        if sharded and last.is_dir():
+            _fill(whole, trainer, last, settings.keep_best)
+        elif before == settings.steps:
+            _restore(trainer, last)
     seconds = time.perf_counter() - start
     if stop.received is not None:
         if trainer.state.global_step < settings.steps:
@@ -392,12 +456,17 @@ def train(
             raise Stopped(f"{at}; a checkpoint is saved", stop.received)
         catch_up(stop.received)
     return TrainResult(
+        model=whole.to(device),
         history=[_numbers(row) for row in trainer.state.log_history if "train_runtime" not in row],
         steps=trainer.state.global_step,
         best_step=trainer.state.best_global_step,
         seconds=seconds,
         steps_per_second=(trainer.state.global_step - before) / seconds if seconds else 0.0,
     )
+
+
+def _is_sharded(settings: TrainSettings) -> bool:
+    return bool(settings.fsdp) and distributed.size() > 1
 
 
 def _restore(trainer: Trainer, checkpoint: Path) -> None:
@@ -412,12 +481,23 @@ def _restore(trainer: Trainer, checkpoint: Path) -> None:
         trainer._load_best_model()
 
 
+def _fill(whole: PreTrainedModel, trainer: Trainer, checkpoint: Path, keep_best: bool) -> None:
+    """As `_restore`, into a whole model, from a checkpoint of a sharded one."""
+    trainer.state = TrainerState.load_from_json(str(checkpoint / checkpoints.STATE))
+    _find_best(trainer.state, checkpoint.parent)
+    best = trainer.state.best_model_checkpoint if keep_best else None
+    path = Path(best or checkpoint) / f"{FSDP_MODEL_NAME}.bin"
+    whole.load_state_dict(torch.load(path, map_location="cpu", weights_only=True, mmap=True))
+
+
 def _fused_path(
     model: PreTrainedModel, layout: Layout, objective: Objective, data: EncodedDataset, settings: TrainSettings
 ) -> str:
     """Choose how the loss is computed, by the size of the first batch; tell, and set the objective to it."""
     labels = layout.train_batch([data[index] for index in range(min(settings.batch_size, len(data)))])["labels"]
     path = linear_head.choose(settings.fused, model, objective, labels.numel())
+    if path == "linear" and _is_sharded(settings):  # the head's weights are whole within the model's forward alone
+        path = "logits"
     objective.implementation = "fused" if path == "logits" else "plain"
     log.info(
         "loss computed by %s (train.fused=%s, batches of about %d labels and %d columns)",
