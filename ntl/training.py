@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import DistributedType, PartialState
+from accelerate import DistributedType, FullyShardedDataParallelPlugin, PartialState
 from accelerate.data_loader import BatchSamplerShard
 from accelerate.utils.constants import FSDP_MODEL_NAME
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import ProgressCallback, TrainerState
@@ -426,13 +427,12 @@ def train(
     )
     with stop, head:
         args = arguments(settings, objective, seed, folder)
-        if sharded:
-            # One module in all places for weights that are tied, which else lie in two units of sharding (T5).
-            model.set_input_embeddings(model.get_input_embeddings())
         if sharded and args.device.type == "cpu":
             # accelerate shards on GPUs and the like alone, though PyTorch can on any device: call these processes such
             PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
         trainer = trainer_of(model=model, args=args)
+        if sharded:
+            _shard_tied(model, trainer.accelerator.state.fsdp_plugin)
         if trainer.pop_callback(ProgressCallback) is not None:
             trainer.add_callback(_Bar(title))
         start = time.perf_counter()
@@ -463,6 +463,17 @@ def train(
         seconds=seconds,
         steps_per_second=(trainer.state.global_step - before) / seconds if seconds else 0.0,
     )
+
+
+def _shard_tied(model: PreTrainedModel, plugin: FullyShardedDataParallelPlugin) -> None:
+    """Shard the modules that share the input embedding's weight as one unit, which PyTorch asks of tied weights.
+
+    accelerate, which shards all else, would put T5's, which are in four modules, into several.
+    """
+    weight = model.get_input_embeddings().weight
+    tied = [module for module in model.modules() if getattr(module, "weight", None) is weight]
+    policy = plugin.mixed_precision_policy or MixedPrecisionPolicy()
+    fully_shard(tied, reshard_after_forward=False, mp_policy=policy, offload_policy=plugin.cpu_offload)
 
 
 def _is_sharded(settings: TrainSettings) -> bool:
