@@ -26,7 +26,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from experiments import configuration
-from ntl import distributed
+from ntl import distributed, faults
 from ntl.stopping import Stopped, requeued_when_stopped
 
 if TYPE_CHECKING:
@@ -52,8 +52,10 @@ def main(_: DictConfig) -> None:
         try:
             run(configuration.compose(list(job.overrides.task)), one_thread=at_once)
         except Exception as error:
+            if not is_ours(error) and faults.is_no_room(error):
+                error = faults.no_room(error)
             if distributed.size() == 1:
-                raise
+                raise error
             # It ends here and now: the others may be waiting for this process, and torchrun will end them.
             sys.exit(f"error in process {distributed.rank()} of {distributed.size()}: {error}")
 
@@ -102,10 +104,14 @@ def execute_or_fail(config: Mapping[str, Any], parts: Parts, prepared: PreparedD
     except (runs.RecordNotWritten, runs.LeaseLost, models.NotAvailable):
         raise  # nothing can be recorded, or it is another process's to record, or another time it may be there
     except (Exception, Stopped) as error:
+        if faults.is_no_room(error):
+            raise  # nothing is wrong with the run
+        if faults.is_out_of_memory(error):
+            error = faults.out_of_memory(error, parts.train, parts.eval)
         if not distributed.is_first():
             if not isinstance(error, Stopped):
                 distributed.tell(runs.reason_of(error))
-            raise
+            raise error
         reason = distributed.told() if distributed.size() > 1 else None
         if reason is None and isinstance(error, Stopped):
             raise
@@ -115,7 +121,7 @@ def execute_or_fail(config: Mapping[str, Any], parts: Parts, prepared: PreparedD
             ) from error
         record.fail(reason or error)
         log.error("%s: failed: %s", record.id, reason["message"] if reason else error)
-        raise
+        raise error
 
 
 def execute(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, record: Run) -> None:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 # Of 57 rows in batches of 8 the last has one row: there the second process has none. Two batches make a step.
 STEPS = ["train.steps=20", "train.eval_every=5", "dataset.train_size=57", "train.accumulate=2"]
 T5, GPT2 = [*SMALL, *STEPS, "loss=ntl_was"], [*GPT2, *STEPS, "loss=ntl_was"]
-LONGER = [*T5, "train.steps=400", "train.eval_every=20"]
+LONGER = [*T5, "train.steps=120", "train.eval_every=10"]
 FSDP = ["+train.fsdp.version=2"]
 
 
