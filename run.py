@@ -261,6 +261,15 @@ def check(arguments: Sequence[str]) -> None:
     Raises:
         ConfigurationError: for the first that cannot be run.
     """
+    if "predict" in arguments:
+        raise configuration.ConfigurationError(
+            "predict: got it after other words, expected it first: python run.py predict run=<id or folder> QUESTION"
+        )
+    if {"-r", "--run"} & set(arguments):  # of Hydra's, which trains the default run whatever stands behind it
+        raise configuration.ConfigurationError(
+            "--run: got it, expected options alone: python run.py OPTION=VALUE … trains, "
+            "python run.py predict run=<id or folder> QUESTION asks a trained model"
+        )
     if any(argument.startswith("-") and argument not in ("-m", "--multirun") for argument in arguments):
         return  # --help, --cfg and the like start no run
     if distributed.started() > 1 and (lacking := [n for n in distributed.VARIABLES if n not in os.environ]):

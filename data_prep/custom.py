@@ -168,6 +168,12 @@ def read_row(where: str, values: Mapping[str, Any], question: str, answer: str) 
 
 def missing_column(key: str, column: str, columns: Iterable[str]) -> str:
     shown = [str(name)[:40] for name in itertools.islice(columns, 20)]  # what is no header may be of any size
+    if len(shown) == 1 and (other := next((mark for mark in ";\t,|" if mark in shown[0]), None)):
+        name = "a tab" if other == "\t" else f"'{other}'"
+        return (
+            f"no `{column}`, but one column '{shown[0]}': columns seem to be separated by {name}. Expected commas in a "
+            ".csv and tabs in a .tsv: save it so, or rename it."
+        )
     return f"no `{column}`; {nearest(column, shown)} Name the column: {key}_column=…"
 
 
@@ -236,6 +242,11 @@ def read_jsonl(path: Path, columns: tuple[str, str]) -> Values:
         try:
             value = json.loads(line, parse_float=Decimal, parse_int=Decimal)  # as written: 0.10 stays 0.10
         except json.JSONDecodeError as error:
+            if number == 1 and line.strip() in ("[", "{"):
+                raise DataError(
+                    f"{where}: a JSON {'array' if '[' in line else 'object'} over several lines, expected "
+                    "one object a line (jq -c '.[]' FILE writes an array so)"
+                ) from None
             yield where, f"not JSON ({error.msg} at column {error.colno}), expected one object a line"
             continue
         except RecursionError:
@@ -244,7 +255,10 @@ def read_jsonl(path: Path, columns: tuple[str, str]) -> Values:
         except InvalidOperation:
             yield where, "a number's exponent is too large to be read, expected a text or a number"
             continue
-        yield where, value if isinstance(value, dict) else f"got {type(value).__name__}, expected an object"
+        if isinstance(value, list):
+            yield where, "got a JSON array, expected one object a line"
+        else:
+            yield where, value if isinstance(value, dict) else f"got {type(value).__name__}, expected an object"
 
 
 def read_csv(path: Path, columns: tuple[str, str], delimiter: str = ",") -> Values:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from ntl.settings import EvalSettings, ModelSettings, TrainSettings, with_source
 ROOT = Path(__file__).resolve().parents[1]
 CONF = ROOT / "conf"
 FREE = ("model.architecture.", "train.schedule_options.", "train.fsdp.")  # take keys that no yaml lists
+_TYPES = {"Integer": "an integer", "Float": "a number", "bool": "true or false"}  # as omegaconf names them
 SETTINGS = {"model": ModelSettings, "train": TrainSettings, "eval": EvalSettings}
 
 
@@ -69,12 +71,16 @@ def nearest(word: str, candidates: Iterable[str], count: int = 3) -> list[str]:
     return difflib.get_close_matches(word, list(candidates), n=count, cutoff=0.5)
 
 
-def did_you_mean(kind: str, got: str, candidates: Iterable[str]) -> str:
-    """One sentence for an unknown name: what was got, the nearest valid names, or all where none is near."""
+def did_you_mean(kind: str, got: str, candidates: Iterable[str], of: str = "") -> str:
+    """One sentence for an unknown name: what was got, the nearest valid names, or all where none is near.
+
+    Args:
+        of: where the name was looked for, as in " of experiment 'ablation'".
+    """
     candidates = sorted(candidates)
     close = nearest(got, candidates)
     hint = f"nearest: {', '.join(close)}" if close else f"valid: {', '.join(candidates)}"
-    return f"unknown {kind} '{got}'; {hint}"
+    return f"unknown {kind} '{got}'{of}; {hint}"
 
 
 @cache
@@ -108,7 +114,7 @@ def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
         arms = experiment["arms"]
         if str(arm) not in arms:
             raise ConfigurationError(
-                did_you_mean(f"arm of experiment '{experiment['experiment']}'", str(arm), arms)
+                did_you_mean("arm", str(arm), arms, f" of experiment '{experiment['experiment']}'")
                 if arms
                 else f"got arm={arm} without an experiment; name one, e.g. experiment=ablation"
             )
@@ -155,14 +161,18 @@ def check_overrides(overrides: Sequence[str]) -> None:
     """Raise a ConfigurationError with the nearest valid names for the first unknown key or choice."""
     parsed = _parse(overrides)
     groups = _groups()
-    known = set(_keys(_compose_checked(check_choices(parsed))))
+    config = _compose_checked(check_choices(parsed))
+    known = set(_keys(config))
     for override in parsed:
         key = override.get_key_element()
         if key[0] in "+~" or key.partition("@")[0] in groups or key.startswith("hydra"):
             continue
         if key not in known:
             hint = f"; to add a key of your own, write +{override.input_line}" if key.startswith(FREE) else ""
-            raise ConfigurationError(did_you_mean("key", key, known | groups) + hint)
+            group = key.partition(".")[0]
+            choice = config[group].get("name") if group in groups and "." in key else None
+            of = f" with {group}={choice}" if choice else ""
+            raise ConfigurationError(did_you_mean("key", key, known | groups, of) + hint)
 
 
 def check_choices(parsed: Sequence[Override]) -> list[str]:
@@ -274,6 +284,10 @@ def _composed(overrides: tuple[str, ...], conf: str) -> dict[str, Any]:
         cause = error.__cause__ or error
         text = str(cause).split("\n    full_key", 1)[0].strip() or str(error)
         key = getattr(cause, "full_key", None)
+        if key and (
+            told := re.fullmatch(r"Value (.*?) (?:of type|is not a valid) .*?\b(Integer|Float|bool)\b.*", text)
+        ):
+            raise ConfigurationError(f"{key}: got {told[1]}, expected {_TYPES[told[2]]}") from None
         raise ConfigurationError(f"{text}{f' (key {key})' if key else ''}") from None
 
 

@@ -48,8 +48,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def no_room(error: BaseException) -> NoRoom:
     """Return the error that a user is to see where a file could not be written; nothing is wrong with the run."""
+    file = getattr(error, "filename", None) or "a file of the run"
     return NoRoom(
-        f"no room to write {getattr(error, 'filename', None) or 'a file of the run'} ({_first_line(error)}); make room, "
+        f"no room to write {file} ({_first_line(error)}); make room, "
         "then give the same command again: it goes on from the last checkpoint"
     )
 
@@ -62,10 +63,8 @@ def out_of_memory(error: BaseException, train: TrainSettings, evaluation: EvalSe
     else:
         remedies = []
         if train.batch_size > 1:
-            half = (train.batch_size + 1) // 2
-            remedies.append(
-                f"train.batch_size={half} train.accumulate={2 * train.accumulate} (another run, of the same whole batch)"
-            )
+            smaller = f"train.batch_size={(train.batch_size + 1) // 2} train.accumulate={2 * train.accumulate}"
+            remedies.append(f"{smaller} (another run, of the same whole batch)")
         if train.fused != "linear" and not train.fsdp:
             remedies.append("train.fused=linear retry=true")
         if train.precision == "fp32":

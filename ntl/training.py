@@ -43,6 +43,13 @@ from ntl.stopping import SIGNALS, Stopped, catch_up
 
 log = logging.getLogger(__name__)
 
+# Options of transformers' `fsdp_config`, and what they may be. Not among them are those that contradict what is done
+# here: checkpoints hold the whole model, and each process has loaded it.
+FSDP = {
+    "version": (2,),
+    **dict.fromkeys(("reshard_after_forward", "cpu_offload", "activation_checkpointing"), (True, False)),
+}
+
 
 class NotFinite(ArithmeticError):
     """The loss became NaN or infinite."""
@@ -304,10 +311,12 @@ def check(settings: TrainSettings) -> None:
         raise ValueError(f"train.fused: got '{settings.fused}', expected one of {', '.join(linear_head.PATHS)}")
     if settings.device not in ("auto", "cpu"):
         raise ValueError(f"train.device: got '{settings.device}', expected auto or cpu")
-    if (kind := settings.fsdp.get("state_dict_type", "FULL_STATE_DICT")) != "FULL_STATE_DICT":
-        raise ValueError(
-            f"train.fsdp.state_dict_type: got '{kind}', expected FULL_STATE_DICT: whole weights in one file"
-        )
+    for name, value in settings.fsdp.items():
+        if name not in FSDP:
+            raise ValueError(f"train.fsdp: got '{name}', expected some of {', '.join(FSDP)}")
+        if value not in FSDP[name]:
+            expected = " or ".join(str(v).lower() for v in FSDP[name])
+            raise ValueError(f"train.fsdp.{name}: got {value}, expected {expected}")
     if settings.fsdp and settings.fused == "linear":
         raise ValueError("train.fused: got 'linear' with train.fsdp, expected auto, logits or off")
     if settings.eval_every > settings.steps:

@@ -174,7 +174,7 @@ def test_bad_rows_are_counted_and_the_first_ten_listed_by_file_and_line(tmp_path
     a, b = tmp_path / "a.jsonl", tmp_path / "b.csv"
     assert lines[1].startswith(f"  {a}, line 3: no `answer`; known: question.")
     assert lines[2] == f"  {a}, line 4: `answer` is None, expected a text or a number"
-    assert lines[3] == f"  {a}, line 5: got list, expected an object"
+    assert lines[3] == f"  {a}, line 5: got a JSON array, expected one object a line"
     assert lines[4] == f"  {a}, line 6: the question is empty"
     assert lines[6].startswith(f"  {a}, line 8: not JSON")
     assert lines[7].startswith(f"  {b}, line 3: got 3 values for 2 columns")
@@ -185,7 +185,11 @@ def test_bad_rows_are_counted_and_the_first_ten_listed_by_file_and_line(tmp_path
     ("content", "complaint"),
     [
         ("questions,answer\na,1\n", r"train.csv, line 1: no `question`; did you mean questions\?.*question_column=…"),
-        ("question;answer\na;1\n", r"no `question`; did you mean question;answer\?"),
+        (
+            "question;answer\na;1\n",
+            r"train.csv, line 1: no `question`, but one column 'question;answer': .* by ';'\. Expected commas",
+        ),
+        ("question\tanswer\na\t1\n", r"separated by a tab\. Expected commas in a \.csv and tabs in a \.tsv"),
         ("", "holds no row"),
         ("question,answer\n", "holds no row"),
         ('question,answer\n"a" b,1\n', "line 2: cannot be read"),
@@ -195,6 +199,14 @@ def test_bad_rows_are_counted_and_the_first_ten_listed_by_file_and_line(tmp_path
 def test_a_file_that_cannot_be_read_is_named_with_what_to_do(tmp_path, content, complaint):
     with pytest.raises(DataError, match=complaint):
         custom(tmp_path, content).check()
+
+
+@pytest.mark.parametrize(("mark", "kind"), [("[", "array"), ("{", "object")])
+def test_json_over_several_lines_is_told_from_jsonl(tmp_path, mark, kind):
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{mark}\n  "question": "a",\n')
+    with pytest.raises(DataError, match=rf"a\.jsonl, line 1: a JSON {kind} over several lines, expected one object a"):
+        Custom(train=str(path), test=str(path)).check()
 
 
 def test_bytes_that_are_no_utf8_are_named_and_a_byte_order_mark_is_none_of_the_text(tmp_path):

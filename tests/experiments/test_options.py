@@ -101,6 +101,11 @@ def test_no_unknown_option_gets_through(choices):
         (["model.architecture.dropout_rate=nan"], "dropout_rate: got nan, expected a finite number of at least 0"),
         (["model.lora.alpha=many"], "model.lora.alpha: got 'many', expected a number"),
         (["paths.data=[1]"], "paths.data: got [1], expected the path of a folder"),
+        (["train=fsdp", "train.fsdp.version=1"], "train.fsdp.version: got 1, expected 2"),
+        (
+            ["train=fsdp", "train.fused=linear"],
+            "train.fused: got 'linear' with train.fsdp, expected auto, logits or off",
+        ),
         (["retry=1"], "retry: got 1, expected true or false"),
         (["seed=true"], "seed: got True, expected an integer"),
     ],
