@@ -126,9 +126,9 @@ class NumberVocabulary:
 
         Args:
             vocab_size: columns of the model's logits, where they are more than the tokenizer has tokens.
-            digits_only: take exactly the ten unmarked tokens `0` to `9`, whatever else the vocabulary has, for tokenizers
-                that split digits: tokens of several digits (as in T5, GPT-2, Llama 3) are none then. Otherwise every
-                token that is an ASCII decimal numeral after its space marker is stripped (see `numeral`).
+            digits_only: take exactly the ten unmarked tokens `0` to `9`, whatever else the vocabulary has, for
+                tokenizers that split digits: tokens of several (as in T5, GPT-2, Llama 3) are none then. Otherwise
+                every token that is an ASCII decimal numeral after its space marker is stripped (see `numeral`).
 
         Raises:
             ValueError: the vocabulary lacks a digit (digits_only) or any number, or ids do not fit `vocab_size`.

@@ -43,12 +43,10 @@ from ntl.stopping import SIGNALS, Stopped, catch_up
 
 log = logging.getLogger(__name__)
 
-# Options of transformers' `fsdp_config`, and what they may be. Not among them are those that contradict what is done
-# here: checkpoints hold the whole model, and each process has loaded it.
-FSDP = {
-    "version": (2,),
-    **dict.fromkeys(("reshard_after_forward", "cpu_offload", "activation_checkpointing"), (True, False)),
-}
+# Options of transformers' `fsdp_config`, and what they may be. Others contradict what is done here (checkpoints hold
+# the whole model, and each process has loaded it), do not work (activation_checkpointing: T5's attention computes
+# another number of tensors anew than it saved), or cannot be tried without GPUs (cpu_offload).
+FSDP = {"version": (2,), "reshard_after_forward": (True, False)}
 
 
 class NotFinite(ArithmeticError):
