@@ -1,6 +1,8 @@
 """Faults in the middle of a run, at the command line: each ends in a failed record or one clear message."""
 
 import json
+import signal
+import subprocess
 
 import killed
 import pytest
@@ -107,3 +109,87 @@ def test_a_full_disk_fails_no_run_and_room_lets_it_go_on(of, size, tmp_path, com
     assert code == 0, said
     assert results(tmp_path / "run") == results(whole)
     record_property("faults", 1)
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """Makes a disk of so many KiB, or gives it another size."""
+    place = tmp_path / "disk"
+
+    def disk(size):
+        again = "remount," if place.exists() else ""
+        place.mkdir(exist_ok=True)
+        made = ["mount", "-t", "tmpfs", "-o", f"{again}size={size}k", "tmpfs", place]
+        if subprocess.run(made, capture_output=True).returncode:
+            pytest.skip("mounting a small disk is not allowed here; the limit on file size stands for it")
+        return place
+
+    yield disk
+    subprocess.run(["umount", place], capture_output=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "size", "last"),
+    [("outputs", 200, None), ("outputs", 300, 3), ("outputs", 400, 6), ("results", 4, 6), ("results", 24, 6)],
+)
+def test_a_disk_that_is_full_at_any_time_fails_no_run(
+    what, size, last, tmp_path, command, disk, whole, record_property
+):
+    """In the middle of the first and second checkpoint, of the trained model, of the answers, and of the record."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / what).symlink_to(disk(size), target_is_directory=True)
+    code, said = command(*SMALL)
+    assert code == 1, said
+    assert "the same command again: it goes on from the last checkpoint" in error(said)
+    assert not list(folder.glob("results/runs/*/*/record.json"))
+    disk(4000)
+    code, said = command(*SMALL)
+    assert code == 0, said
+    assert (f"going on from step {last}" in said) == (last is not None)
+    assert results(folder) == results(whole)
+    record_property("faults", 1)
+
+
+def leases(folder):
+    """How many leases are held, and how many have been given back."""
+    times = [path.stat().st_mtime for path in folder.glob("outputs/runs/*/*/lease/*.json")]
+    return sum(time > 1e6 for time in times), sum(time < 1e6 for time in times)
+
+
+@pytest.mark.parametrize("answer", [2, 5], ids=["untrained", "trained"])
+def test_a_run_that_is_stopped_while_it_answers_goes_on(answer, tmp_path, command, whole, record_property):
+    """By SIGTERM, before the second of three splits."""
+    folder = tmp_path / "run"
+    code, said = command(*SMALL, answer=answer, number=signal.SIGTERM)
+    assert code == 130, said
+    assert "stopped: stopped by SIGTERM outside of training; the same command goes on from here" in said
+    assert "Traceback" not in said and not list(folder.glob("results/**/*.*"))
+    assert leases(folder) == (0, 1)
+    code, said = command(*SMALL)
+    assert code == 0, said
+    assert ": resume" in said and ("going on from step 6" in said) == (answer == 5)
+    assert results(folder) == results(whole)
+    record_property("faults", 1)
+
+
+def test_a_data_file_changed_under_a_run_stops_it_until_it_is_put_back(tmp_path, command, whole, record_property):
+    folder = tmp_path / "run"
+    code, said = command(*SMALL, answer=4)
+    assert code == -signal.SIGKILL, said
+    path = only(folder, "data/multiplication/*/train.jsonl")
+    sealed = {p: p.read_bytes() for p in folder.glob("outputs/runs/*/*/checkpoints/**/*") if p.is_file()}
+    original = path.read_bytes()
+    path.write_bytes(original.replace(b"What", b"what", 1))
+    code, said = command(*SMALL)
+    assert code == 1, said
+    assert error(said).startswith(f"error: {path}: the hash does not match; got sha256 ")
+    assert "put the original file back" in error(said)
+    assert not list(folder.glob("results/**/*.*"))
+    assert {p: p.read_bytes() for p in sealed} == sealed and len(sealed) > 10
+    path.write_bytes(original)
+    code, said = command(*SMALL)
+    assert code == 0, said
+    assert "going on from step 6" in said and results(folder) == results(whole)
+    record_property("faults", 2)
