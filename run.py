@@ -52,8 +52,7 @@ def main(_: DictConfig) -> None:
         try:
             run(configuration.compose(list(job.overrides.task)), one_thread=at_once)
         except Exception as error:
-            if not is_ours(error) and faults.is_no_room(error):
-                error = faults.no_room(error)
+            faults.forget(error)
             if distributed.size() == 1:
                 raise error
             # It ends here and now: the others may be waiting for this process, and torchrun will end them.
@@ -100,9 +99,12 @@ def execute_or_fail(config: Mapping[str, Any], parts: Parts, prepared: PreparedD
     from ntl import models, runs
 
     try:
-        execute(config, parts, prepared, record)
-    except (runs.RecordNotWritten, runs.LeaseLost, models.NotAvailable):
-        raise  # nothing can be recorded, or it is another process's to record, or another time it may be there
+        with faults.explained(config, record.work):
+            execute(config, parts, prepared, record)
+    except (faults.DiskFull, runs.RecordNotWritten, runs.LeaseLost, models.NotAvailable) as error:
+        # Nothing can be recorded, or it is another process's to record, or another time there is room, or the model.
+        log.error("%s: not recorded: %s", record.id, error)
+        raise
     except (Exception, Stopped) as error:
         if faults.is_no_room(error):
             raise  # nothing is wrong with the run
@@ -351,6 +353,7 @@ if __name__ == "__main__":
     except Exception as error:
         if not FIRST:
             time.sleep(distributed.PATIENCE)  # torchrun ends all when one has ended: let the first say it
-        if not is_ours(error):
+        fault = faults.named(error)
+        if not is_ours(fault):
             raise
-        sys.exit(f"error: {error}" if FIRST else 1)
+        sys.exit(f"error: {fault}" if FIRST else 1)

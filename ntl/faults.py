@@ -1,89 +1,145 @@
-"""What ends a run without being its fault, or with a known remedy: no memory, no room on the disk."""
+"""Faults of the machine, told by what to do about them: memory that runs out, and disks that are full.
+
+Torch, the library and the system tell of them in many ways, few of which say what to change.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import gc
+import os
 import re
+import shutil
+import sys
 import traceback
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from ntl.settings import EvalSettings, TrainSettings
-
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# As libraries say it that write files by other means than Python's: safetensors in Rust, torch in C++.
-_NO_ROOM_TEXTS = (
-    "No space left on device",
-    "Disk quota exceeded",
-    "File too large",
-    "PytorchStreamWriter failed",
-    "unexpected pos",
-)
-_NO_MEMORY_TEXTS = ("not enough memory", "can't allocate memory", "out of memory", "std::bad_alloc")
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# safetensors, which is written in Rust, gives the number of the system's error; torch gives none.
+_FULL = re.compile(rf"\(os error ({'|'.join(map(str, FULL))})\)")
+_NOT_WRITTEN = re.compile(r"PytorchStreamWriter failed|inline_container\.cc.*unexpected pos")
+_NO_MEMORY = re.compile(r"out of memory|(can't|cannot) allocate memory|not enough memory|ALLOC_FAILED", re.IGNORECASE)
+_ASKED = re.compile(r"tried to allocate ([\d.]+ \w+)|unable to allocate ([\d.]+ \w+)", re.IGNORECASE)
 
 
-class OutOfMemory(MemoryError):
-    """A run needs more memory than there is."""
+class OutOfMemory(RuntimeError):
+    """The memory of the machine, or of its GPU, does not suffice for a run as it is configured."""
 
 
-class NoRoom(OSError):
-    """A file could not be written whole."""
+class DiskFull(OSError):
+    """A disk takes no more. Nothing is wrong with the run, which can go on once there is room."""
 
 
-def is_no_room(error: BaseException) -> bool:
-    """Return whether an error says that a file could not be written for lack of room: disk, quota, or size of file."""
-    return any(
-        (isinstance(e, OSError) and e.errno in _NO_ROOM) or any(text in str(e) for text in _NO_ROOM_TEXTS)
-        for e in _chain(error)
-    )
+@contextlib.contextmanager
+def explained(config: Mapping[str, Any], folder: Path) -> Iterator[None]:
+    """Raise what the block raises, a fault of the machine as `named` gives it, from where it came."""
+    try:
+        yield
+    except Exception as error:
+        fault = named(error, config, folder)
+        if fault is error:
+            raise
+        raise fault.with_traceback(error.__traceback__) from error
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that memory could not be allocated, on a GPU or for the CPU."""
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(text in str(error) for text in _NO_MEMORY_TEXTS)
-    )
+def named(error: Exception, config: Mapping[str, Any] | None = None, folder: Path | None = None) -> Exception:
+    """Return the fault that an error tells of, or the error itself if it tells of none.
+
+    Args:
+        config: of the run that met it.
+        folder: where that run writes.
+    """
+    if type(error).__module__.partition(".")[0] in ("ntl", "data_prep", "experiments"):
+        return error  # it says all already
+    for cause in _chain(error):
+        if reason := _why_not_written(cause):
+            return DiskFull(_disk_full(reason, folder))
+        if isinstance(cause, MemoryError) or (isinstance(cause, RuntimeError) and _NO_MEMORY.search(str(cause))):
+            return OutOfMemory(_out_of_memory(error, str(cause), config))
+    return error
 
 
-def no_room(error: BaseException) -> NoRoom:
-    """Return the error that a user is to see where a file could not be written; nothing is wrong with the run."""
-    file = getattr(error, "filename", None) or "a file of the run"
-    return NoRoom(
-        f"no room to write {file} ({_first_line(error)}); make room, "
-        "then give the same command again: it goes on from the last checkpoint"
-    )
+def room(folder: Path) -> str:
+    """Say how much is free on the disk of `folder`, which need not exist yet."""
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    return f"{free / 2**30:.1f} GiB" if free >= 2**30 else f"{free / 2**20:.2f} MiB"
 
 
-def out_of_memory(error: BaseException, train: TrainSettings, evaluation: EvalSettings) -> OutOfMemory:
-    """Return the same error with what to change, in terms of the settings that the run was given."""
-    answering = any(Path(frame.filename).name == "evaluation.py" for frame in traceback.extract_tb(error.__traceback__))
-    if answering:
-        remedy = f"answer fewer questions at a time: eval.batch_size={max(1, evaluation.batch_size // 2)} retry=true"
-    else:
-        remedies = []
-        if train.batch_size > 1:
-            smaller = f"train.batch_size={(train.batch_size + 1) // 2} train.accumulate={2 * train.accumulate}"
-            remedies.append(f"{smaller} (another run, of the same whole batch)")
-        if train.fused != "linear" and not train.fsdp:
-            remedies.append("train.fused=linear retry=true")
-        if train.precision == "fp32":
-            remedies.append("train.precision=bf16 on a GPU (another run)")
-        remedies.append("a smaller model, or several GPUs with train=fsdp (docs/cluster.md)")
-        remedy = f"try {'; '.join(remedies)}"
-    said = OutOfMemory(f"out of memory ({_first_line(error)}); {remedy}")
-    return said.with_traceback(error.__traceback__)
+def forget(error: BaseException) -> None:
+    """Free what the functions that an error has ended still hold.
+
+    A sweep keeps the errors of its runs to its end, and with them models and activations that the next run needs the
+    memory of.
+    """
+    for cause in _chain(error):
+        traceback.clear_frames(cause.__traceback__)
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
-def _first_line(error: BaseException) -> str:
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    line = re.sub(r"^\[enforce fail at .*?\] (err == 0\. )?", "", text.splitlines()[0])  # a line of torch's source
-    return line.strip()[:300].rstrip(". ")
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and what it came from, as a traceback shows them."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
 
 
-def _chain(error: BaseException | None) -> list[BaseException]:
-    found: list[BaseException] = []
-    while error is not None and error not in found:
-        found.append(error)
-        error = error.__cause__ or error.__context__
-    return found
+def _why_not_written(error: BaseException) -> str | None:
+    """Why a disk did not take a file, if it is that of which the error tells."""
+    if isinstance(error, OSError):
+        return os.strerror(error.errno) if error.errno in FULL else None
+    if found := _FULL.search(str(error)):
+        return os.strerror(int(found[1]))
+    return "torch could not write a file to its end" if _NOT_WRITTEN.search(str(error)) else None
+
+
+def _disk_full(reason: str, folder: Path | None) -> str:
+    where = f"{folder} lies on a disk with {room(folder)} free. " if folder else ""
+    again = "Make room, then give the same command again: it goes on from the last checkpoint"
+    return f"the disk is full, or takes no more of this ({reason}). {where}{again}"
+
+
+def _out_of_memory(error: BaseException, said: str, config: Mapping[str, Any] | None) -> str:
+    asked = _ASKED.search(said)
+    size = f" ({asked[1] or asked[2]} more were asked for)" if asked else ""
+    if config is None:
+        return f"out of memory{size}"
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    within = {(frame.f_globals.get("__name__"), frame.f_code.co_name) for frame in frames}
+    if ("ntl.evaluation", "answer") in within:
+        return f"out of memory while answering{size}: {_smaller_evaluation(config['eval'])}, with retry=true"
+    if ("ntl.training", "train") in within:
+        return f"out of memory while training{size}: {_smaller_training(config['train'])}, with retry=true"
+    return f"out of memory before training{size}: try a smaller model or a machine with more, with retry=true"
+
+
+def _smaller_evaluation(settings: Mapping[str, Any]) -> str:
+    if (rows := settings["batch_size"]) > 1:
+        return f"try a smaller eval.batch_size, such as eval.batch_size={rows // 2} for {rows}"
+    return "try fewer eval.beams, a smaller model, or a machine with more"
+
+
+def _smaller_training(settings: Mapping[str, Any]) -> str:
+    rows, accumulate = settings["batch_size"], settings["accumulate"]
+    ways = []
+    if rows > 1:
+        by = next(factor for factor in range(2, rows + 1) if rows % factor == 0)
+        ways.append(
+            f"a smaller train.batch_size with a larger train.accumulate, such as train.batch_size={rows // by} "
+            f"train.accumulate={accumulate * by}, which leaves a step its {rows * accumulate} rows"
+        )
+    if settings["precision"] == "fp32":
+        ways.append("train.precision=bf16")
+    if settings["fused"] != "linear" and not settings["fsdp"]:
+        ways.append("train.fused=linear, where model and loss take it")
+    return "try " + ", or ".join(ways or ["a smaller model or a machine with more"])

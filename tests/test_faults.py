@@ -1,154 +1,195 @@
-"""What can go wrong with a run, made to happen: a clear message, nothing lost, no effect on other runs."""
+"""Faults in the middle of a run, at the command line: each ends in a failed record or one clear message."""
 
-import resource
+import json
 import signal
 import subprocess
 
+import killed
 import pytest
-from test_run import ARMS, SMALL, process, records, wait_for
+from test_run import SMALL, places, records
 
-from ntl import runs
+SMALL = [*SMALL, "loss=ntl_was"]
+# Weights of a few megabytes, of which a batch of all rows needs more than five gigabytes at once.
+WIDE = [a for a in SMALL if not a.startswith(("train.batch_size", "dataset.train_size", "model.architecture.d_ff"))]
+WIDE += ["model.architecture.d_ff=16384", "dataset.train_size=6000"]
 
-pytestmark = pytest.mark.slow
 
-LONG = [*(a for a in SMALL if not a.startswith(("train.steps", "train.eval_every"))), "loss=ntl_was"]
-LONG += ["train.steps=120", "train.eval_every=10", "train.accumulate=2", "model.architecture.dropout_rate=0.1"]
+@pytest.fixture
+def command(tmp_path):
+    """Give a command line to run.py, which meets a fault if one is named; → exit code and all that it said."""
+
+    def command(*arguments, folder=tmp_path / "run", **fault):
+        folder.mkdir(exist_ok=True)
+        log = tmp_path / f"log{len(list(tmp_path.glob('log*')))}"
+        return killed.command([*arguments, *places(folder)], folder, log, **fault)
+
+    return command
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The run that nothing happened to."""
+    """The folder of a run that nothing disturbs."""
     folder = tmp_path_factory.mktemp("whole")
-    done(LONG, folder, folder)
+    code, said = killed.command([*SMALL, *places(folder)], folder, folder / "log")
+    assert code == 0, said
     return folder
 
 
-@pytest.fixture(autouse=True)
-def counted(record_property):
+def only(folder, pattern):
+    (found,) = folder.glob(pattern)
+    return found
+
+
+def results(folder):
+    """What must be the same, however often a run was broken off."""
+    path = only(folder, "results/runs/*/*/record.json")
+    record = json.loads(path.read_bytes())
+    assert record["status"] == "finished"
+    files = [path.with_name(name).read_bytes() for name in ("history.parquet", "predictions.parquet")]
+    return record["id"], record["metrics"], record["notes"], files
+
+
+def error(said):
+    """The one message that a command ends with."""
+    assert "Traceback" not in said, said
+    (found,) = [line for line in said.splitlines() if line.startswith("error: ")]
+    return found
+
+
+def test_a_run_that_needs_too_much_memory_fails_and_the_next_one_runs(tmp_path, command, record_property):
+    code, said = command("-m", *WIDE, "train.batch_size=6000,8", memory=1500)
+    assert code == 1, said
+    told = error(said)
+    assert "out of memory while training (" in told and "more were asked for): try a smaller train.batch_size" in told
+    assert "train.batch_size=3000 train.accumulate=2, which leaves a step its 6000 rows" in told
+    assert "train.precision=bf16" in told and "train.fused=linear" in told and told.endswith("with retry=true")
+    found = {r["status"]: r for p in (tmp_path / "run").glob("results/runs/*/*/record.json") for r in [read(p)]}
+    assert set(found) == {"failed", "finished"}
+    reason = found["failed"]["reason"]
+    assert reason["type"] == "OutOfMemory" and f"error: {reason['message']}" == told
+    assert reason["where"].startswith("ntl/")
+    assert found["finished"]["config"]["train"]["batch_size"] == 8
     record_property("faults", 1)
 
 
-def start(arguments, folder, whole, **options):
-    places = [f"paths.{name}={folder / name}" for name in ("outputs", "results")]
-    return process(*arguments, *places, f"paths.data={whole / 'data'}", **options)
+def read(path):
+    return json.loads(path.read_bytes())
 
 
-def done(arguments, folder, whole, code=0, **options):
-    """Give the command; → what it says."""
-    started = start(arguments, folder, whole, **options)
-    said = started.communicate()[0]
-    assert started.returncode == code, said
-    assert code == 0 or ("error: " in said.splitlines()[-1] and "Traceback" not in said), said
-    return said
+def test_too_little_memory_to_answer_is_told_apart(tmp_path, command, record_property):
+    code, said = command(*SMALL, "eval.beams=1000000000", "eval.untrained=false", memory=1500)
+    assert code == 1, said
+    assert "out of memory while answering" in error(said)
+    assert "try a smaller eval.batch_size, such as eval.batch_size=128 for 256, with retry=true" in error(said)
+    (record,) = records(tmp_path / "run").values()
+    assert record["status"] == "failed" and record["reason"]["where"].startswith("ntl/")
+    record_property("faults", 1)
 
 
-def interrupted(folder, whole):
-    """Stop the run once it has written two checkpoints; → the newest of them."""
-    started = start(LONG, folder, whole)
-    wait_for(started, lambda: len(sealed(folder)) >= 2)
-    started.send_signal(signal.SIGTERM)
-    said = started.communicate()[0]
-    assert started.returncode == 130 and "the same command goes on from here" in said, said
-    assert not records(folder)
-    return max(sealed(folder), key=lambda path: int(path.name.rpartition("-")[2]))
+@pytest.mark.parametrize(
+    ("of", "size"),
+    [
+        pytest.param("checkpoint-6", 20_000, id="weights"),
+        pytest.param("checkpoint-6", 60_000, id="optimizer"),
+        pytest.param("record.json", 20_000, id="record"),
+    ],
+)
+def test_a_full_disk_fails_no_run_and_room_lets_it_go_on(of, size, tmp_path, command, whole, record_property):
+    """Simulated by a limit on the size of files, which the libraries see as they see a full disk."""
+    code, said = command(*SMALL, of=of, size=size, kills=False)
+    assert code == 1, said
+    if of == "record.json":
+        assert "could not be written to" in error(said) and "(File too large), and none was left" in error(said)
+    else:
+        assert "the disk is full" in error(said) and "iB free" in error(said)
+    assert "the same command again: it goes on from the last checkpoint" in error(said)
+    assert not list((tmp_path / "run").glob("results/**/record.json"))
+    assert not list((tmp_path / "run").glob("results/**/.*"))
+    code, said = command(*SMALL)
+    assert code == 0, said
+    assert results(tmp_path / "run") == results(whole)
+    record_property("faults", 1)
 
 
-def sealed(folder):
-    return [path.parent for path in folder.glob("outputs/runs/*/*/checkpoints/checkpoint-*/sealed.json")]
+@pytest.fixture
+def disk(tmp_path):
+    """Makes a disk of so many KiB, or gives it another size."""
+    place = tmp_path / "disk"
+
+    def disk(size):
+        again = "remount," if place.exists() else ""
+        place.mkdir(exist_ok=True)
+        made = ["mount", "-t", "tmpfs", "-o", f"{again}size={size}k", "tmpfs", place]
+        if subprocess.run(made, capture_output=True).returncode:
+            pytest.skip("mounting a small disk is not allowed here; the limit on file size stands for it")
+        return place
+
+    yield disk
+    subprocess.run(["umount", place], capture_output=True)
 
 
-def record_file(folder):
-    (path,) = folder.glob("results/runs/*/*/record.json")
-    return path
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "size", "last"),
+    [("outputs", 200, None), ("outputs", 300, 3), ("outputs", 400, 6), ("results", 4, 6), ("results", 24, 6)],
+)
+def test_a_disk_that_is_full_at_any_time_fails_no_run(
+    what, size, last, tmp_path, command, disk, whole, record_property
+):
+    """In the middle of the first and second checkpoint, of the trained model, of the answers, and of the record."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / what).symlink_to(disk(size), target_is_directory=True)
+    code, said = command(*SMALL)
+    assert code == 1, said
+    assert "the same command again: it goes on from the last checkpoint" in error(said)
+    assert not list(folder.glob("results/runs/*/*/record.json"))
+    disk(4000)
+    code, said = command(*SMALL)
+    assert code == 0, said
+    assert (f"going on from step {last}" in said) == (last is not None)
+    assert results(folder) == results(whole)
+    record_property("faults", 1)
 
 
-def assert_same(folder, whole):
-    one, other = (runs.read_record(record_file(place).parent) for place in (folder, whole))
-    for name in ("id", "status", "metrics"):
-        assert one[name] == other[name], name
-    assert one["files"]["predictions.parquet"] == other["files"]["predictions.parquet"]
+def leases(folder):
+    """How many leases are held, and how many have been given back."""
+    times = [path.stat().st_mtime for path in folder.glob("outputs/runs/*/*/lease/*.json")]
+    return sum(time > 1e6 for time in times), sum(time < 1e6 for time in times)
 
 
-def test_a_run_without_enough_memory_fails_and_the_others_go_on(whole, tmp_path):
-    wide = [a for a in SMALL if "d_ff" not in a]  # what is set on the command line goes before what an arm sets
-    huge = '+arms.huge=["loss=ntl_mse","model.architecture.d_ff=100000000000000"]'  # more than can be addressed
-    said = done(["-m", *wide, huge, ARMS[0], "seeds=[0]"], tmp_path, whole, code=1)
-    assert "try train.batch_size=4 train.accumulate=2" in said and "train.fused=linear retry=true" in said
-    found = records(tmp_path)
-    assert {key[0]: record["status"] for key, record in found.items()} == {"ntl_mse": "failed", "ce": "finished"}
-    reason = found["ntl_mse", 0]["reason"]
-    assert reason["type"] == "OutOfMemory" and reason["message"].startswith("out of memory (DefaultCPUAllocator")
+@pytest.mark.parametrize("answer", [2, 5], ids=["untrained", "trained"])
+def test_a_run_that_is_stopped_while_it_answers_goes_on(answer, tmp_path, command, whole, record_property):
+    """By SIGTERM, before the second of three splits."""
+    folder = tmp_path / "run"
+    code, said = command(*SMALL, answer=answer, number=signal.SIGTERM)
+    assert code == 130, said
+    assert "stopped: stopped by SIGTERM outside of training; the same command goes on from here" in said
+    assert "Traceback" not in said and not list(folder.glob("results/**/*.*"))
+    assert leases(folder) == (0, 1)
+    code, said = command(*SMALL)
+    assert code == 0, said
+    assert ": resume" in said and ("going on from step 6" in said) == (answer == 5)
+    assert results(folder) == results(whole)
+    record_property("faults", 1)
 
 
-# Bytes that no file may have more of: the weights have fewer than the optimizer's moments.
-@pytest.mark.parametrize("size", [20_000, 60_000], ids=["weights", "optimizer"])
-def test_a_checkpoint_that_finds_no_room_leaves_a_run_that_goes_on(size, whole, tmp_path):
-    def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-
-    said = done(LONG, tmp_path, whole, code=1, preexec_fn=limit)
-    last = said.splitlines()[-1]
-    assert last.startswith("error: no room to write") and "then give the same command again" in last
-    assert not records(tmp_path) and not sealed(tmp_path)
-    done(LONG, tmp_path, whole)
-    assert_same(tmp_path, whole)
-
-
-@pytest.mark.parametrize("damage", ["cut", "flipped"])
-def test_a_damaged_checkpoint_is_said_and_passed_over(damage, whole, tmp_path):
-    newest = interrupted(tmp_path, whole)
-    path = newest / "model.safetensors"
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content[: len(content) // 2] if damage == "cut" else content)
-    said = done(LONG, tmp_path, whole)
-    assert newest.name in said and "going on from step" in said
-    assert f"going on from step {newest.name.rpartition('-')[2]}\n" not in said
-    assert_same(tmp_path, whole)
-
-
-def test_data_changed_under_a_run_stop_it_and_are_named(whole, tmp_path):
-    data = tmp_path / "own"
-    subprocess.run(["cp", "-r", whole, data], check=True)
-    newest = interrupted(tmp_path, data)
-    (path,) = data.glob("data/multiplication/*/interpolate.jsonl")
-    content = path.read_text()
-    path.write_text(content.replace("What", "what", 1))
-    said = done(LONG, tmp_path, data, code=1)
-    assert f"error: {path}: the hash does not match" in said
-    assert not records(tmp_path) and newest in sealed(tmp_path)
-    path.write_text(content)
-    assert "going on from step" in done(LONG, tmp_path, data)
-    assert_same(tmp_path, whole)
-
-
-def test_a_record_damaged_by_hand_is_named_and_left(whole, tmp_path):
-    """tests/experiments/test_repair.py sets such records aside."""
-    subprocess.run(["cp", "-r", whole / "results", tmp_path], check=True)
-    path = record_file(tmp_path)
-    path.write_text(path.read_text().replace('"status": "finished"', '"status": "finishd"'))
-    content = path.read_bytes()
-    said = done(LONG, tmp_path, whole, code=1)
-    assert str(path) in said and "status --repair" in said
-    assert path.read_bytes() == content
-
-
-def test_a_run_that_is_stopped_while_it_answers_goes_on(whole, tmp_path):
-    started = start(LONG, tmp_path, whole)
-    last = "checkpoint-120"
-    wait_for(started, lambda: last in [path.name for path in sealed(tmp_path)])
-    started.send_signal(signal.SIGTERM)
-    said = started.communicate()[0]
-    assert started.returncode == 130 and "the same command goes on from here" in said, said
-    assert "Traceback" not in said and not records(tmp_path)
-    done(LONG, tmp_path, whole)
-    assert_same(tmp_path, whole)
-
-
-def test_two_sweeps_at_once_do_each_run_once(whole, tmp_path):
-    sweep = ["-m", *(a for a in LONG if not a.startswith("loss=")), *ARMS, "seeds=[0,1]"]
-    both = [start(sweep, tmp_path, whole) for _ in range(2)]
-    said = "".join(one.communicate()[0] for one in both)
-    assert [one.returncode for one in both] == [0, 0], said
-    assert said.count("recorded in") == len(records(tmp_path)) == 4
-    assert said.count(": skip, ") == 4
+def test_a_data_file_changed_under_a_run_stops_it_until_it_is_put_back(tmp_path, command, whole, record_property):
+    folder = tmp_path / "run"
+    code, said = command(*SMALL, answer=4)
+    assert code == -signal.SIGKILL, said
+    path = only(folder, "data/multiplication/*/train.jsonl")
+    sealed = {p: p.read_bytes() for p in folder.glob("outputs/runs/*/*/checkpoints/**/*") if p.is_file()}
+    original = path.read_bytes()
+    path.write_bytes(original.replace(b"What", b"what", 1))
+    code, said = command(*SMALL)
+    assert code == 1, said
+    assert error(said).startswith(f"error: {path}: the hash does not match; got sha256 ")
+    assert "put the original file back" in error(said)
+    assert not list(folder.glob("results/**/*.*"))
+    assert {p: p.read_bytes() for p in sealed} == sealed and len(sealed) > 10
+    path.write_bytes(original)
+    code, said = command(*SMALL)
+    assert code == 0, said
+    assert "going on from step 6" in said and results(folder) == results(whole)
+    record_property("faults", 2)
