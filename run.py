@@ -54,7 +54,7 @@ def main(_: DictConfig) -> None:
         except Exception as error:
             faults.forget(error)
             if distributed.size() == 1:
-                raise error
+                raise
             # It ends here and now: the others may be waiting for this process, and torchrun will end them.
             sys.exit(f"error in process {distributed.rank()} of {distributed.size()}: {error}")
 
@@ -106,14 +106,10 @@ def execute_or_fail(config: Mapping[str, Any], parts: Parts, prepared: PreparedD
         log.error("%s: not recorded: %s", record.id, error)
         raise
     except (Exception, Stopped) as error:
-        if faults.is_no_room(error):
-            raise  # nothing is wrong with the run
-        if faults.is_out_of_memory(error):
-            error = faults.out_of_memory(error, parts.train, parts.eval)
         if not distributed.is_first():
             if not isinstance(error, Stopped):
                 distributed.tell(runs.reason_of(error))
-            raise error
+            raise
         reason = distributed.told() if distributed.size() > 1 else None
         if reason is None and isinstance(error, Stopped):
             raise
@@ -123,7 +119,7 @@ def execute_or_fail(config: Mapping[str, Any], parts: Parts, prepared: PreparedD
             ) from error
         record.fail(reason or error)
         log.error("%s: failed: %s", record.id, reason["message"] if reason else error)
-        raise error
+        raise
 
 
 def execute(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, record: Run) -> None:

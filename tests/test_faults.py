@@ -8,6 +8,7 @@ import killed
 import pytest
 from test_run import SMALL, places, records
 
+pytestmark = pytest.mark.slow
 SMALL = [*SMALL, "loss=ntl_was"]
 # Weights of a few megabytes, of which a batch of all rows needs more than five gigabytes at once.
 WIDE = [a for a in SMALL if not a.startswith(("train.batch_size", "dataset.train_size", "model.architecture.d_ff"))]
@@ -128,7 +129,6 @@ def disk(tmp_path):
     subprocess.run(["umount", place], capture_output=True)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "size", "last"),
     [("outputs", 200, None), ("outputs", 300, 3), ("outputs", 400, 6), ("results", 4, 6), ("results", 24, 6)],
