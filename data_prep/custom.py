@@ -100,12 +100,14 @@ class Custom(Dataset):
                 continue
             kinds = ", ".join(READERS)
             if not name:
-                raise ValueError(f"{split}: got no file, expected {split}=FILE ({kinds}).")
+                raise ValueError(f"{split}: got no file, expected one ({kinds}).")
             path = Path(self.folder or "", str(name))
             if path.suffix.lower() not in READERS:
                 raise ValueError(f"{split}: got {name!r}, expected a file whose name ends in {kinds}.")
             if not path.is_file():
-                raise ValueError(f"{split}: got {name!r}, but there is no such file; expected {split}=FILE.")
+                raise ValueError(
+                    f"{split}: got {name!r}, but there is no such file in {self.folder or 'the working directory'}."
+                )
             files[split] = path
         return files
 
