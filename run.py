@@ -259,16 +259,8 @@ def check(arguments: Sequence[str]) -> None:
     Raises:
         ConfigurationError: for the first that cannot be run.
     """
-    if "predict" in arguments:
-        raise configuration.ConfigurationError(
-            "predict: got it after other words, expected it first: python run.py predict run=<id or folder> QUESTION"
-        )
-    if {"-r", "--run"} & set(arguments):  # of Hydra's, which trains the default run whatever stands behind it
-        raise configuration.ConfigurationError(
-            "--run: got it, expected options alone: python run.py OPTION=VALUE … trains, "
-            "python run.py predict run=<id or folder> QUESTION asks a trained model"
-        )
-    if any(argument.startswith("-") and argument not in ("-m", "--multirun") for argument in arguments):
+    configuration.check_words(arguments)
+    if any(argument.startswith("-") and argument not in configuration.SWEEPS for argument in arguments):
         return  # --help, --cfg and the like start no run
     if distributed.started() > 1 and (lacking := [n for n in distributed.VARIABLES if n not in os.environ]):
         raise configuration.ConfigurationError(
@@ -293,6 +285,8 @@ def predict(arguments: Sequence[str]) -> None:
     """`predict run=<id or folder> QUESTION …`: let a trained model answer, one answer a line."""
     named = dict(argument.split("=", 1) for argument in arguments if argument.startswith(("run=", "paths.outputs=")))
     questions = [argument for argument in arguments if not argument.startswith(("run=", "paths.outputs="))]
+    if dashed := next((question for question in questions if question.startswith(("--run", "--paths."))), None):
+        raise configuration.ConfigurationError(f"got '{dashed}', expected run=<id or folder>, without dashes")
     if "run" not in named or not questions:
         raise configuration.ConfigurationError(
             "predict needs a trained run and at least one question, as in\n"

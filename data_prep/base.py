@@ -53,8 +53,8 @@ def one_of(option: str, got: Any, known: Iterable[str]) -> None:
     """Raise ValueError unless the value `got` of `option` is one of `known`."""
     known = list(known)
     if got not in known:
-        close = get_close_matches(str(got), known, n=1, cutoff=0.5)
-        hint = f"; did you mean {close[0]}?" if close else "."
+        close = get_close_matches(str(got), known, n=3, cutoff=0.5)
+        hint = f"; did you mean {' or '.join(close)}?" if close else ""
         raise ValueError(f"{option}: got {got!r}, expected one of {', '.join(known)}{hint}")
 
 

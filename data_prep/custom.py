@@ -28,7 +28,6 @@ from data_prep.base import (
     Work,
     file_sha256,
     half_character,
-    nearest,
     one_of,
     text_lines,
     whole,
@@ -36,6 +35,7 @@ from data_prep.base import (
 from ntl.settings import NotIdentity
 
 SHOWN = 10  # bad rows in a message
+DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "vertical bar"}  # the first two are taken
 KINDS = ("auto", "number", "text")
 LONGEST = 10_000  # places of a number: beyond it, 1e999999999 would be written out as a billion digits
 _NUMBER = re.compile(r"\s*[+-]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*")
@@ -100,12 +100,14 @@ class Custom(Dataset):
                 continue
             kinds = ", ".join(READERS)
             if not name:
-                raise ValueError(f"{split}: got no file, expected {split}=FILE ({kinds}).")
+                raise ValueError(f"{split}: got no file, expected one ({kinds}).")
             path = Path(self.folder or "", str(name))
             if path.suffix.lower() not in READERS:
                 raise ValueError(f"{split}: got {name!r}, expected a file whose name ends in {kinds}.")
             if not path.is_file():
-                raise ValueError(f"{split}: got {name!r}, but there is no such file; expected {split}=FILE.")
+                raise ValueError(
+                    f"{split}: got {name!r}, but there is no such file in {self.folder or 'the working directory'}."
+                )
             files[split] = path
         return files
 
@@ -138,7 +140,8 @@ class Custom(Dataset):
 def read_file(path: Path, question: str, answer: str, state: tuple[int, int]) -> list[Read]:
     """Return what stands in each row of a file; `state` tells one state of the file from another.
 
-    Raises DataError if the file as a whole cannot be read: no UTF-8, no such column, unbalanced quotation marks.
+    Raises DataError if the file as a whole cannot be read: no UTF-8, no such column, unbalanced quotation marks, or
+    the same wrong with every row.
     """
     reads = [
         Read(where, None, values) if isinstance(values, str) else read_row(where, values, question, answer)
@@ -146,6 +149,9 @@ def read_file(path: Path, question: str, answer: str, state: tuple[int, int]) ->
     ]
     if not reads:
         raise DataError(f"{path}: holds no row, expected at least one question and answer.")
+    complaints = {read.complaint for read in reads}
+    if len(reads) > 1 and len(complaints) == 1 and (every := complaints.pop()):
+        raise DataError(f"{reads[0].where}: {every} (the same in all {len(reads):,} rows)")
     return reads
 
 
@@ -168,13 +174,9 @@ def read_row(where: str, values: Mapping[str, Any], question: str, answer: str) 
 
 def missing_column(key: str, column: str, columns: Iterable[str]) -> str:
     shown = [str(name)[:40] for name in itertools.islice(columns, 20)]  # what is no header may be of any size
-    if len(shown) == 1 and (other := next((mark for mark in ";\t,|" if mark in shown[0]), None)):
-        name = "a tab" if other == "\t" else f"'{other}'"
-        return (
-            f"no `{column}`, but one column '{shown[0]}': columns seem to be separated by {name}. Expected commas in a "
-            ".csv and tabs in a .tsv: save it so, or rename it."
-        )
-    return f"no `{column}`; {nearest(column, shown)} Name the column: {key}_column=…"
+    return (
+        f"no column `{column}`, found {', '.join(shown) or 'none'}. Name the column of {key}s: dataset.{key}_column=…"
+    )
 
 
 def check_columns(where: str, header: Sequence[str], columns: tuple[str, str]) -> None:
@@ -185,7 +187,7 @@ def check_columns(where: str, header: Sequence[str], columns: tuple[str, str]) -
         if header.count(column) > 1:
             raise DataError(
                 f"{where}: {header.count(column)} columns are called `{column}`, expected one. Rename the others, or "
-                f"name another column: {key}_column=…"
+                f"name another column: dataset.{key}_column=…"
             )
 
 
@@ -235,10 +237,17 @@ Values = Iterator[tuple[str, Mapping[str, Any] | str]]
 
 
 def read_jsonl(path: Path, columns: tuple[str, str]) -> Values:
+    first = True
     for number, line in text_lines(path):
         if not line.strip():
             continue
         where = f"{path}, line {number}"
+        if first and line.lstrip().startswith("["):
+            raise DataError(
+                f"{where}: the file is a JSON array, expected one object a line, with no brackets around them and no "
+                f"commas between them; `jq -c '.[]' {path.name}` writes them so"
+            )
+        first = False
         try:
             value = json.loads(line, parse_float=Decimal, parse_int=Decimal)  # as written: 0.10 stays 0.10
         except json.JSONDecodeError as error:
@@ -262,6 +271,7 @@ def read_jsonl(path: Path, columns: tuple[str, str]) -> Values:
 
 
 def read_csv(path: Path, columns: tuple[str, str], delimiter: str = ",") -> Values:
+    check_delimiter(path, delimiter, columns)
     reader = csv.reader((f"{line}\n" for _, line in text_lines(path)), delimiter=delimiter, strict=True)
     start = 1
     try:
@@ -282,6 +292,21 @@ def read_csv(path: Path, columns: tuple[str, str], delimiter: str = ",") -> Valu
             f"{path}, line {start}: cannot be read ({error}). Expected a text that holds a quotation mark to stand in "
             "quotation marks, with its own doubled. Correct it, or give the rows as jsonl."
         ) from error
+
+
+def check_delimiter(path: Path, delimiter: str, columns: tuple[str, str]) -> None:
+    """Raise DataError if the header of a csv or tsv file is separated by another character than `delimiter`."""
+    line = next((line for _, line in text_lines(path)), "")
+    headers = {mark: [name.strip().strip('"') for name in line.split(mark)] for mark in DELIMITERS}
+    ours = headers[delimiter]
+    if set(columns) & set(ours):
+        return
+    for mark, name in DELIMITERS.items():
+        if mark != delimiter and (set(columns) <= set(headers[mark]) or len(headers[mark]) > len(ours) == 1):
+            raise DataError(
+                f"{path}, line 1: the columns are separated by {name}s ({line.strip()[:80]}), expected "
+                f"{DELIMITERS[delimiter]}s. Save the file as csv with commas, as tsv with tabs, or as jsonl."
+            )
 
 
 def read_parquet(path: Path, columns: tuple[str, str]) -> Values:

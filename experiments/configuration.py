@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
@@ -34,6 +34,10 @@ CONF = ROOT / "conf"
 FREE = ("model.architecture.", "train.schedule_options.", "train.fsdp.")  # take keys that no yaml lists
 _TYPES = {"Integer": "an integer", "Float": "a number", "bool": "true or false"}  # as omegaconf names them
 SETTINGS = {"model": ModelSettings, "train": TrainSettings, "eval": EvalSettings}
+SWEEPS = ("-m", "--multirun")
+# Hydra's options that show something and start no run, as run.py --hydra-help lists them.
+SHOWS = ("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package", "-i", "--info",
+         "-sc", "--shell-completion")  # fmt: skip
 
 
 class ConfigurationError(ValueError):
@@ -72,15 +76,11 @@ def nearest(word: str, candidates: Iterable[str], count: int = 3) -> list[str]:
 
 
 def did_you_mean(kind: str, got: str, candidates: Iterable[str], of: str = "") -> str:
-    """One sentence for an unknown name: what was got, the nearest valid names, or all where none is near.
-
-    Args:
-        of: where the name was looked for, as in " of experiment 'ablation'".
-    """
+    """One sentence for an unknown name: what was got, the nearest valid names, or all where none is near."""
     candidates = sorted(candidates)
     close = nearest(got, candidates)
     hint = f"nearest: {', '.join(close)}" if close else f"valid: {', '.join(candidates)}"
-    return f"unknown {kind} '{got}'{of}; {hint}"
+    return f"unknown {kind} '{got}'{of and f' of {of}'}; {hint}"
 
 
 @cache
@@ -114,7 +114,7 @@ def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
         arms = experiment["arms"]
         if str(arm) not in arms:
             raise ConfigurationError(
-                did_you_mean("arm", str(arm), arms, f" of experiment '{experiment['experiment']}'")
+                did_you_mean("arm", str(arm), arms, of=f"experiment '{experiment['experiment']}'")
                 if arms
                 else f"got arm={arm} without an experiment; name one, e.g. experiment=ablation"
             )
@@ -161,18 +161,47 @@ def check_overrides(overrides: Sequence[str]) -> None:
     """Raise a ConfigurationError with the nearest valid names for the first unknown key or choice."""
     parsed = _parse(overrides)
     groups = _groups()
-    config = _compose_checked(check_choices(parsed))
-    known = set(_keys(config))
+    selections = check_choices(parsed)
+    known = set(_keys(_compose_checked(selections)))
     for override in parsed:
         key = override.get_key_element()
         if key[0] in "+~" or key.partition("@")[0] in groups or key.startswith("hydra"):
             continue
         if key not in known:
             hint = f"; to add a key of your own, write +{override.input_line}" if key.startswith(FREE) else ""
-            group = key.partition(".")[0]
-            choice = config[group].get("name") if group in groups and "." in key else None
-            of = f" with {group}={choice}" if choice else ""
-            raise ConfigurationError(did_you_mean("key", key, known | groups, of) + hint)
+            raise ConfigurationError(_unknown_key(key, known | groups, selections) + hint)
+
+
+def _unknown_key(key: str, known: Iterable[str], selections: Sequence[str]) -> str:
+    """One sentence for an unknown key: the nearest of its own group, and which choice of the group has it."""
+    group, _, option = key.partition(".")
+    own = [name.partition(".")[2] for name in known if name.startswith(f"{group}.") and not name.endswith("_target_")]
+    if not own or group not in _groups():
+        return did_you_mean("key", key, known)
+    with _own_hydra(str(CONF)):
+        hydra = hydra_compose("config", overrides=list(selections), return_hydra_config=True).hydra
+    chosen = hydra.runtime.choices[group]
+    having: dict[str, list[str]] = {}  # options of the group's other choices -> these choices
+    for choice in choices(group):
+        for name in _options(group, choice) - set(own):
+            having.setdefault(name, []).append(choice)
+    best = nearest(option, [*own, *having], count=1)
+    if best and best[0] in having:
+        others = f"{group}={', '.join(having[best[0]])}"
+        return f"unknown key '{key}' of {group}={chosen}; {group}.{best[0]} is an option of {others}"
+    near = [f"{group}.{name}" for name in nearest(option, own)]
+    hint = f"nearest: {', '.join(near)}" if near else f"valid: {', '.join(sorted(f'{group}.{name}' for name in own))}"
+    return f"unknown key '{key}' of {group}={chosen}; {hint}"
+
+
+def _options(group: str, choice: str) -> set[str]:
+    """The dotted keys that the yaml of a choice lists, those of its bases included."""
+    path = CONF / group / f"{choice}.yaml"
+    if not path.is_file():  # a dataclass, whose keys every choice has
+        return set()
+    content = OmegaConf.to_container(OmegaConf.load(path))
+    bases = [base for base in content.pop("defaults", ()) if isinstance(base, str) and base != "_self_"]
+    return set(_keys(content)).union(*(_options(group, base) for base in bases)) - {"_target_"}
 
 
 def check_choices(parsed: Sequence[Override]) -> list[str]:
@@ -190,6 +219,23 @@ def check_choices(parsed: Sequence[Override]) -> list[str]:
     return selections
 
 
+def check_words(arguments: Sequence[str]) -> None:
+    """Raise a ConfigurationError for words that only look like options of run.py, or stand in the wrong place."""
+    for argument in arguments:
+        word, _, value = argument.lstrip("-").partition("=")
+        if word in ("predict", "run"):
+            asked = next((a.lstrip("-") for a in arguments if a.lstrip("-").startswith("run=")), "run=<id or folder>")
+            raise ConfigurationError(
+                f"got '{argument}' in a command that trains; to ask a trained model, predict comes first: "
+                f'python run.py predict {asked} "What is 3 + 4?"'
+            )
+        if argument.startswith("-") and argument.partition("=")[0] not in SWEEPS + SHOWS:
+            raise ConfigurationError(
+                f"got '{argument}', expected options as key=value without dashes, such as {word}={value or '…'}; "
+                "python run.py --help lists them"
+            )
+
+
 def compose_all(arguments: Sequence[str]) -> list[dict[str, Any]]:
     """Compose the configurations that a command line names: each arm of a sweep, and each value of other swept keys.
 
@@ -204,7 +250,7 @@ def compose_all(arguments: Sequence[str]) -> list[dict[str, Any]]:
     fixed = [o.input_line for o in parsed if not o.is_sweep_override()]
     chosen = [o for o in parsed if not o.is_sweep_override() and _top(o) in ("experiment", "arms", "arm", "seeds")]
     config = _compose_checked([o.input_line for o in chosen])
-    sweep = {"-m", "--multirun"} & set(arguments)
+    sweep = set(SWEEPS) & set(arguments)
     if config["experiment"] and not config["arms"]:
         raise ConfigurationError(
             f"experiment '{config['experiment']}' is computed and trains nothing: "
@@ -282,6 +328,8 @@ def _composed(overrides: tuple[str, ...], conf: str) -> dict[str, Any]:
         return OmegaConf.to_container(_composed_config(overrides, conf), resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
         cause = error.__cause__ or error
+        if said := _wrong_type(getattr(cause, "full_key", None), overrides):
+            raise ConfigurationError(said) from None
         text = str(cause).split("\n    full_key", 1)[0].strip() or str(error)
         key = getattr(cause, "full_key", None)
         if key and (
@@ -289,6 +337,18 @@ def _composed(overrides: tuple[str, ...], conf: str) -> dict[str, Any]:
         ):
             raise ConfigurationError(f"{key}: got {told[1]}, expected {_TYPES[told[2]]}") from None
         raise ConfigurationError(f"{text}{f' (key {key})' if key else ''}") from None
+
+
+def _wrong_type(key: str | None, overrides: Sequence[str]) -> str | None:
+    """What to say of an override of `key` if its value is not of the type that the settings give it."""
+    from experiments.options import fits, spoken
+
+    group, _, name = str(key).partition(".")
+    hint = get_type_hints(SETTINGS[group]).get(name) if group in SETTINGS else None
+    values = [o.value() for o in _parse(overrides) if o.get_key_element().lstrip("+") == key]
+    if hint is None or not values or fits(values[-1], hint):
+        return None
+    return f"{key}: got {values[-1]!r}, expected {spoken(hint)}"
 
 
 def _groups() -> set[str]:

@@ -58,6 +58,6 @@ def spoken(hint: Any) -> str:
     if origin in (Sequence, Iterable, list):
         return f"a list, each {spoken(parts[0])}"
     if origin in (dict, Mapping):
-        return f"a mapping, each value {spoken(parts[1])}"
+        return "a mapping" if parts[1] is Any else f"a mapping, each value {spoken(parts[1])}"
     words = {str: "a text", float: "a finite number", int: "an integer", bool: "true or false", type(None): "null"}
     return words.get(hint, str(hint))

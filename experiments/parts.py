@@ -60,7 +60,7 @@ def instantiate(config: Mapping[str, Any]) -> Parts:
         models.check(parts.model, parts.encoding.func)
         training.check(parts.train)
         evaluation.check(parts.eval)
-        parts.dataset.check()
+        _check_dataset(parts.dataset)
         # The loss checks its own options when it is made; any vocabulary serves for that.
         digits = NumberVocabulary(torch.arange(10), torch.arange(10, dtype=torch.float64), 10)
         parts.objective(numbers=digits)
@@ -72,6 +72,15 @@ def instantiate(config: Mapping[str, Any]) -> Parts:
             raise
         raise ConfigurationError(str(error)) from error
     return parts
+
+
+def _check_dataset(dataset: Dataset) -> None:
+    """Check a dataset's options; what is said of one names it as it is given to run.py."""
+    try:
+        dataset.check()
+    except ValueError as error:
+        named = str(error).partition(":")[0] in vars(dataset)
+        raise ConfigurationError(f"dataset.{error}" if named else str(error)) from error
 
 
 def _check_own(config: Mapping[str, Any]) -> None:
@@ -143,7 +152,9 @@ def _make(config: Mapping[str, Any], key: str, drop: tuple[str, ...] = (), parti
     arguments = {k: v for k, v in node.items() if k not in (*drop, "_target_") and (k != "name" or "name" in taken)}
     unknown = sorted(set(arguments) - set(taken))
     if unknown:
-        raise ConfigurationError(f"{node['_target_']} takes no option '{unknown[0]}'; it takes {', '.join(taken)}")
+        raise ConfigurationError(
+            f"{key}.{unknown[0]}: {node['_target_']} takes no such option; it takes {', '.join(taken)}"
+        )
     check_types(target, arguments, key)
     if partially:
         return partial(target, **arguments)

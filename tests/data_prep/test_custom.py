@@ -172,7 +172,7 @@ def test_bad_rows_are_counted_and_the_first_ten_listed_by_file_and_line(tmp_path
     assert lines[0] == "custom: 15 of 17 rows cannot be used. Correct or remove them:"
     assert len(lines) == 12 and lines[-1] == "  … and 5 more"
     a, b = tmp_path / "a.jsonl", tmp_path / "b.csv"
-    assert lines[1].startswith(f"  {a}, line 3: no `answer`; known: question.")
+    assert lines[1].startswith(f"  {a}, line 3: no column `answer`, found question. Name the column of answers: ")
     assert lines[2] == f"  {a}, line 4: `answer` is None, expected a text or a number"
     assert lines[3] == f"  {a}, line 5: got a JSON array, expected one object a line"
     assert lines[4] == f"  {a}, line 6: the question is empty"
@@ -184,12 +184,21 @@ def test_bad_rows_are_counted_and_the_first_ten_listed_by_file_and_line(tmp_path
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ("questions,answer\na,1\n", r"train.csv, line 1: no `question`; did you mean questions\?.*question_column=…"),
+        (
+            "questions,answer\na,1\n",
+            r"train.csv, line 1: no column `question`, found questions, answer\. .*dataset\.question_column=…",
+        ),
+        (
+            "question,result\na,1\n",
+            r"train.csv, line 1: no column `answer`, found question, result\. .*dataset\.answer_column=…",
+        ),
         (
             "question;answer\na;1\n",
-            r"train.csv, line 1: no `question`, but one column 'question;answer': .* by ';'\. Expected commas",
+            r"line 1: the columns are separated by semicolons \(question;answer\), expected commas\. ",
         ),
-        ("question\tanswer\na\t1\n", r"separated by a tab\. Expected commas in a \.csv and tabs in a \.tsv"),
+        ('"question";"answer"\n"a";"1"\n', r"line 1: the columns are separated by semicolons .* as tsv with tabs"),
+        ("Frage;Antwort\na;1\n", r"line 1: the columns are separated by semicolons"),
+        ("question\tanswer\na\t1\n", r"line 1: the columns are separated by tabs"),
         ("", "holds no row"),
         ("question,answer\n", "holds no row"),
         ('question,answer\n"a" b,1\n', "line 2: cannot be read"),
@@ -201,12 +210,26 @@ def test_a_file_that_cannot_be_read_is_named_with_what_to_do(tmp_path, content, 
         custom(tmp_path, content).check()
 
 
-@pytest.mark.parametrize(("mark", "kind"), [("[", "array"), ("{", "object")])
-def test_json_over_several_lines_is_told_from_jsonl(tmp_path, mark, kind):
-    path = tmp_path / "a.jsonl"
-    path.write_text(f'{mark}\n  "question": "a",\n')
-    with pytest.raises(DataError, match=rf"a\.jsonl, line 1: a JSON {kind} over several lines, expected one object a"):
-        Custom(train=str(path), test=str(path)).check()
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (
+            '[{"question": "a", "answer": "1"}]',
+            "train.jsonl, line 1: the file is a JSON array, expected one object a line",
+        ),
+        ('\n[\n {\n  "question": "a"', r"train.jsonl, line 2: the file is a JSON array, .*jq -c '\.\[\]' train.jsonl"),
+        (
+            '{"question": "a", "result": 1}\n{"question": "b", "result": 2}\n',
+            r"train.jsonl, line 1: no column `answer`, found question, result\. .*answer_column=… .*in all 2 rows\)",
+        ),
+    ],
+)
+def test_json_that_is_not_as_expected_throughout_is_said_once(tmp_path, content, complaint):
+    dataset = custom(tmp_path)
+    Path(dataset.train).write_text(content)
+    with pytest.raises(DataError, match=complaint) as error:
+        dataset.check()
+    assert len(str(error.value).splitlines()) == 1
 
 
 def test_bytes_that_are_no_utf8_are_named_and_a_byte_order_mark_is_none_of_the_text(tmp_path):
@@ -221,7 +244,9 @@ def test_bytes_that_are_no_utf8_are_named_and_a_byte_order_mark_is_none_of_the_t
 
 def test_parquet_without_the_columns_or_that_is_none_is_named(tmp_path):
     other = write(tmp_path / "other.parquet", [{"prompt": "a", "answer": 1}])
-    with pytest.raises(DataError, match=r"other.parquet: no `question`; .*question_column=…"):
+    with pytest.raises(
+        DataError, match=r"other.parquet: no column `question`, found prompt, answer\. .*question_column=…"
+    ):
         Custom(train=other, test=other).check()
     (tmp_path / "none.parquet").write_text("nothing of the kind")
     with pytest.raises(DataError, match=r"none.parquet: no readable parquet file"):
@@ -234,11 +259,12 @@ def test_parquet_without_the_columns_or_that_is_none_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"train": None}, "train: got no file, expected train=FILE"),
+        ({"train": None}, r"train: got no file, expected one \(.jsonl"),
         ({"test": None}, "test: got no file"),
         ({"test": "nowhere.csv"}, "test: got 'nowhere.csv', but there is no such file"),
         ({"validation": "a.xlsx"}, r"validation: got 'a.xlsx', expected a file whose name ends in .jsonl, .csv, .tsv"),
         ({"answers": "numbers"}, "answers: got 'numbers', expected one of auto, number, text; did you mean number"),
+        ({"answers": "digits"}, "answers: got 'digits', expected one of auto, number, text$"),
         ({"validation_share": 1}, "validation_share: got 1, expected a number between 0 and 1"),
         ({"folder": "nowhere"}, "folder: got 'nowhere', which is no folder"),
     ],

@@ -211,22 +211,30 @@ SLIPS = [
     (["model=t5_nan"], "unknown model 't5_nan'; nearest: t5_nano"),
     (["dataset=arithmetics"], "unknown dataset 'arithmetics'; nearest: arithmetic"),
     (["logger=zzzzzz"], "unknown logger 'zzzzzz'; valid: none, wandb"),
-    (["train.step=3"], "unknown key 'train.step'; nearest: train.steps"),
-    (["loss=ntl_was", "loss.wieght=3"], "unknown key 'loss.wieght' with loss=ntl_was; nearest: loss.weight"),
-    (["train.steps=many"], "train.steps: got 'many', expected an integer"),
-    (["train.learning_rate=fast"], "train.learning_rate: got 'fast', expected a number"),
-    (["train.keep_best=perhaps"], "train.keep_best: got 'perhaps', expected true or false"),
+    (["train.step=3"], "unknown key 'train.step' of train=default; nearest: train.steps"),
+    (["loss=ntl_was", "loss.wieght=3"], "unknown key 'loss.wieght' of loss=ntl_was; nearest: loss.weight"),
+    (["loss.wieght=3"], "unknown key 'loss.wieght' of loss=ce; loss.weight is an option of loss=del, "),
+    (
+        ["experiment=ablation", "arm=ce", "loss.weight=3"],
+        "unknown key 'loss.weight' of loss=ce; loss.weight is an option of loss=",
+    ),
+    (["dataset.digits=3"], "of dataset=arithmetic; dataset.digits is an option of dataset=multiplication"),
+    (["loss.zzz=3"], "unknown key 'loss.zzz' of loss=ce; valid: loss.encoding, loss.label_smoothing"),
     (
         ["model.architecture.d_modell=3"],
-        "unknown key 'model.architecture.d_modell' with model=t5_nano; nearest: model.architecture.d_model",
+        "unknown key 'model.architecture.d_modell' of model=t5_nano; nearest: model.architecture.d_model",
     ),
-    (["dataset.train_sise=3"], "unknown key 'dataset.train_sise' with dataset=arithmetic; nearest: dataset.train_size"),
+    (["dataset.train_sise=3"], "of dataset=arithmetic; nearest: dataset.train_size"),
     (["experiment=ablatoin"], "unknown experiment 'ablatoin'; nearest: ablation"),
     (
         ["experiment=ablation", "arm=ntl_was@0.4"],
         "unknown arm 'ntl_was@0.4' of experiment 'ablation'; nearest: ntl_was@0",
     ),
     (["arm=ce"], "without an experiment"),
+    (["train.steps=many"], "train.steps: got 'many', expected an integer"),
+    (["train.learning_rate=fast"], "train.learning_rate: got 'fast', expected a finite number"),
+    (["train.eval_examples=[1]"], "train.eval_examples: got [1], expected an integer or null"),
+    (["train.fsdp=3"], "train.fsdp: got 3, expected a mapping"),
     (["seed"], "cannot read the override 'seed'; expected key=value"),
     (["loss.weight=[1"], "cannot read the override 'loss.weight=[1'"),
 ]
@@ -264,10 +272,11 @@ IMPOSSIBLE = [
     (["model.hub=null", "model=t5_small"], "model.hub=<id> or model.path=<folder>"),
     (["model=t5_small", "model.path=/no/such/folder"], "'/no/such/folder' is no folder"),
     (["dataset=multiplication", "dataset.digits=0"], "digits: got 0"),
-    (["dataset.source=internet"], "source: got 'internet'"),
+    (["dataset.source=internet"], "dataset.source: got 'internet', expected one of generator, download, local"),
+    (["dataset=custom"], "dataset.train: got no file, expected one (.jsonl, .csv, .tsv, .parquet)"),
     (["dataset.source=local"], "folder=<path"),
     (["seed=-1"], "seed"),
-    (["+loss.beta=3"], "beta"),
+    (["+loss.beta=3"], "loss.beta: ntl.losses.CrossEntropy takes no such option; it takes numbers, sigma"),
     (["+train.momentum=3"], "momentum"),
     (["model.vocab_size=10"], "model.vocab_size"),
     (["model=gpt2_nano", "model.architecture.n_head=3"], "model.architecture"),
@@ -352,8 +361,34 @@ def test_help_answers_at_once(arguments):
     assert seconds < 10  # five on an idle machine
 
 
+PREDICT = 'predict comes first: python run.py predict run=a "What is 3 + 4?"'
+WORDS = [
+    (["run=a", "predict", "2 + 2?"], f"got 'run=a' in a command that trains; to ask a trained model, {PREDICT}"),
+    (["-m", "predict", "run=a"], PREDICT),
+    (["--run=a"], PREDICT),
+    (["--run"], 'python run.py predict run=<id or folder> "What is 3 + 4?"'),
+    (["--predict"], "got '--predict' in a command that trains"),
+    (["--lr=3"], "got '--lr=3', expected options as key=value without dashes, such as lr=3; python run.py --help"),
+    (["loss=ce", "--mult"], "got '--mult', expected options as key=value"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), WORDS, ids=shown)
+def test_words_that_only_look_like_options_are_answered(arguments, said):
+    with pytest.raises(ConfigurationError) as error:
+        configuration.check_words(arguments)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("words", ["-m loss=ce,ntl_was", "--help", "--cfg job", "--info=all", "-c=job loss=ce"])
+def test_hydras_own_options_pass(words):
+    configuration.check_words(words.split())
+
+
 @pytest.mark.parametrize(
-    "arguments", [["los=ce"], ["-m", "experiment=ablation", "train.step=3"], ["predict"]], ids=" ".join
+    "arguments",
+    [["los=ce"], ["-m", "experiment=ablation", "train.step=3"], ["predict"], ["predict", "--run=a", "1"], ["--run"]],
+    ids=" ".join,
 )
 def test_a_slip_is_answered_at_once(arguments):
     code, said, error, seconds = answer(*arguments)
