@@ -251,11 +251,6 @@ def read_jsonl(path: Path, columns: tuple[str, str]) -> Values:
         try:
             value = json.loads(line, parse_float=Decimal, parse_int=Decimal)  # as written: 0.10 stays 0.10
         except json.JSONDecodeError as error:
-            if number == 1 and line.strip() in ("[", "{"):
-                raise DataError(
-                    f"{where}: a JSON {'array' if '[' in line else 'object'} over several lines, expected "
-                    "one object a line (jq -c '.[]' FILE writes an array so)"
-                ) from None
             yield where, f"not JSON ({error.msg} at column {error.colno}), expected one object a line"
             continue
         except RecursionError:
@@ -264,10 +259,7 @@ def read_jsonl(path: Path, columns: tuple[str, str]) -> Values:
         except InvalidOperation:
             yield where, "a number's exponent is too large to be read, expected a text or a number"
             continue
-        if isinstance(value, list):
-            yield where, "got a JSON array, expected one object a line"
-        else:
-            yield where, value if isinstance(value, dict) else f"got {type(value).__name__}, expected an object"
+        yield where, value if isinstance(value, dict) else f"got {type(value).__name__}, expected an object"
 
 
 def read_csv(path: Path, columns: tuple[str, str], delimiter: str = ",") -> Values:

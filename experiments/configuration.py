@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +31,6 @@ from ntl.settings import EvalSettings, ModelSettings, TrainSettings, with_source
 ROOT = Path(__file__).resolve().parents[1]
 CONF = ROOT / "conf"
 FREE = ("model.architecture.", "train.schedule_options.", "train.fsdp.")  # take keys that no yaml lists
-_TYPES = {"Integer": "an integer", "Float": "a number", "bool": "true or false"}  # as omegaconf names them
 SETTINGS = {"model": ModelSettings, "train": TrainSettings, "eval": EvalSettings}
 SWEEPS = ("-m", "--multirun")
 # Hydra's options that show something and start no run, as run.py --hydra-help lists them.
@@ -332,10 +330,6 @@ def _composed(overrides: tuple[str, ...], conf: str) -> dict[str, Any]:
             raise ConfigurationError(said) from None
         text = str(cause).split("\n    full_key", 1)[0].strip() or str(error)
         key = getattr(cause, "full_key", None)
-        if key and (
-            told := re.fullmatch(r"Value (.*?) (?:of type|is not a valid) .*?\b(Integer|Float|bool)\b.*", text)
-        ):
-            raise ConfigurationError(f"{key}: got {told[1]}, expected {_TYPES[told[2]]}") from None
         raise ConfigurationError(f"{text}{f' (key {key})' if key else ''}") from None
 
 

@@ -220,8 +220,6 @@ BAD = [
     (["eval.beams=0"], r"eval\.beams: got 0, expected an integer of at least 1 \(1 is greedy\)"),
     (["loss=ce,ntl_was"], r"got several values of loss; add -m to run them all"),
     (["-m", "loss=ce", "train.steps=6,5"], r"train\.steps: got 5, expected a multiple of train\.eval_every=3, .*"),
-    (["run=it", "predict", "What?"], r"predict: got it after other words, expected it first: .*"),
-    (["--run"], r"--run: got it, expected options alone: .*"),
     (["hydra.jobs=3"], r"Key 'jobs' not in 'HydraConf' .*"),
     (
         ["model=t5_small", *DATA, "logger=none"],

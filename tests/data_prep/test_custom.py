@@ -174,7 +174,7 @@ def test_bad_rows_are_counted_and_the_first_ten_listed_by_file_and_line(tmp_path
     a, b = tmp_path / "a.jsonl", tmp_path / "b.csv"
     assert lines[1].startswith(f"  {a}, line 3: no column `answer`, found question. Name the column of answers: ")
     assert lines[2] == f"  {a}, line 4: `answer` is None, expected a text or a number"
-    assert lines[3] == f"  {a}, line 5: got a JSON array, expected one object a line"
+    assert lines[3] == f"  {a}, line 5: got list, expected an object"
     assert lines[4] == f"  {a}, line 6: the question is empty"
     assert lines[6].startswith(f"  {a}, line 8: not JSON")
     assert lines[7].startswith(f"  {b}, line 3: got 3 values for 2 columns")
