@@ -65,14 +65,14 @@ def _run(overrides, folder, log, command, fault):
         program.run(configuration.compose(overrides), one_thread=True)
 
 
-def meet(folder, changes, event=None, size=None, of=None, kills=True, answer=None, number=signal.SIGKILL, memory=None):
+def meet(folder, changes, event=None, size=None, of="", kills=True, answer=None, number=signal.SIGKILL, memory=None):
     """Prepare for a fault of this process; all changes of files below `folder` are written to the file `changes`.
 
     Args:
         event: SIGKILL before this one of its changes of files, counted from 1.
         size: no file can grow beyond so many bytes; the first that would ends the process in the middle of writing
             it if `kills`, else that is an error such as a full disk gives.
-        of: `size` holds from the first opening for writing of a file on whose path this text stands.
+        of: `event` counts those changes alone, and `size` holds from the first of them on, in whose path this stands.
         answer: `number` is sent to the process itself before it generates its answers to this batch, from 1.
         memory: so many MiB can be had beyond what is taken now.
     """
@@ -88,15 +88,18 @@ def meet(folder, changes, event=None, size=None, of=None, kills=True, answer=Non
         writing = name == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
         if not (writing or name in CHANGES) or not str(arguments[0]).startswith(folder):
             return
+        path = os.path.relpath(str(arguments[0]), folder)
+        os.write(changes, f"{name} {path}\n".encode())
+        if of not in path:
+            return
         seen += 1
-        os.write(changes, f"{seen} {name} {os.path.relpath(str(arguments[0]), folder)}\n".encode())
-        if writing and of is not None and of in str(arguments[0]):
+        if of and size is not None:
             limit()
         if seen == event:
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
-    if size is not None and of is None:
+    if size is not None and not of:
         limit()
     if answer is not None:
         _send_before_answer(answer, number)

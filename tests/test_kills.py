@@ -39,7 +39,8 @@ class Campaign:
         self.expected = None
         self.begin_anew()
         self.attempt()
-        self.changes = len(self.log.with_name(f"{self.log.name}.changes").read_text().splitlines())
+        changes = self.log.with_name(f"{self.log.name}.changes").read_text().splitlines()
+        self.changes, self.recorded = len(changes), sum(" results" in change for change in changes)
         self.expected = self.result()
 
     def begin_anew(self):
@@ -103,10 +104,17 @@ def test_a_run_killed_at_any_moment_ends_as_the_uninterrupted_one(family, fused,
         campaign.under_fire([{"event": round(stretch * index + random.uniform(1, stretch))}])
     # In the middle of a file: weights, then the optimizer's moments, which are twice as large.
     campaign.under_fire([{"size": 20_000}, {"size": 20_000}, {"size": 60_000}])
+    # While it answers the second and third test split, after training.
+    campaign.under_fire([{"answer": 5}, {"answer": 6}])
+    # Before changes of its record's files, then in the middle of writing the curves, and the record itself.
+    first, second = sorted(random.sample(range(2, campaign.recorded + 1), 2))
+    record = [{"event": first}, {"event": second}, {"size": 600}]
+    campaign.under_fire([*({"of": "results"} | fault for fault in record), {"of": "record.json", "size": 9000}])
     # Again and again, at random times, wherever it has come to.
     start = time.monotonic()
     campaign.under_fire([])
     whole = time.monotonic() - start
     campaign.under_fire([random.uniform(0.2, 0.9) * whole for _ in range(3)])
-    assert campaign.kills >= 14
+    assert campaign.kills >= 20
     record_property("kills", campaign.kills)
+    record_property("faults", campaign.kills)

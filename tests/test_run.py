@@ -197,7 +197,7 @@ def test_the_other_family_runs_too(tmp_path, command):
     assert records(tmp_path)["ntl_mse", 0]["status"] == "finished"
 
 
-def test_a_run_that_fails_is_recorded_and_run_again_on_request(tmp_path, command):
+def test_a_run_that_fails_is_recorded_and_run_again_on_request(tmp_path, command, record_property):
     failing = [*SMALL, "loss=ce", "train.learning_rate=1e30", *places(tmp_path)]
     code, out, err = command(*failing)
     assert code == 1
@@ -212,6 +212,7 @@ def test_a_run_that_fails_is_recorded_and_run_again_on_request(tmp_path, command
     code, out, err = command(*failing, "retry=true")
     assert code == 1 and ": retry" in out + err and "had failed before; tried again" in out + err
     assert len(records(tmp_path)) == 1
+    record_property("faults", 2)
 
 
 BAD = [
@@ -250,7 +251,7 @@ def test_several_processes_that_cannot_meet_are_refused(tmp_path):
     assert not any(tmp_path.iterdir())
 
 
-def test_a_changed_data_file_stops_the_run(tmp_path, command):
+def test_a_changed_data_file_stops_the_run(tmp_path, command, record_property):
     from data_prep.base import file_sha256
     from experiments import configuration, parts
 
@@ -270,6 +271,7 @@ def test_a_changed_data_file_stops_the_run(tmp_path, command):
     assert "Traceback" not in err
     assert not (tmp_path / "results").exists() and not (tmp_path / "outputs" / "runs").exists()
     assert sorted(tmp_path.glob("data/**/*")) == before
+    record_property("faults", 1)
 
 
 def test_questions_too_long_for_the_model_fail_before_training(tmp_path, command):
@@ -282,7 +284,7 @@ def test_questions_too_long_for_the_model_fail_before_training(tmp_path, command
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["basic", "joblib"])
-def test_a_sweep_records_every_arm_though_one_fails(launcher, tmp_path):
+def test_a_sweep_records_every_arm_though_one_fails(launcher, tmp_path, record_property):
     sweep = ["-m", *SMALL, *ARMS, FAILS, "seeds=[0,1]", f"hydra/launcher={launcher}", *places(tmp_path)]
     started = process(*sweep)
     said, _ = started.communicate()
@@ -302,6 +304,7 @@ def test_a_sweep_records_every_arm_though_one_fails(launcher, tmp_path):
     said, _ = again.communicate()
     assert again.returncode == 0 and said.count("skip, it is finished") == 4 and said.count("skip, it is failed") == 2
     assert contents(tmp_path) == before
+    record_property("faults", 2)
 
 
 def wait_for(started, condition, seconds=240):
@@ -318,7 +321,7 @@ def wait_for(started, condition, seconds=240):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_sweep_that_is_broken_off_goes_on_with_the_same_command(number, tmp_path, tmp_path_factory):
+def test_a_sweep_that_is_broken_off_goes_on_with_the_same_command(number, tmp_path, tmp_path_factory, record_property):
     longer = [a for a in SMALL if not a.startswith(("train.steps", "train.eval_every"))]
     longer += ["train.steps=600", "train.eval_every=50", "model.architecture.dropout_rate=0.1", "train.accumulate=2"]
     sweep = ["-m", *longer, *ARMS, "seeds=[0]"]
@@ -356,3 +359,4 @@ def test_a_sweep_that_is_broken_off_goes_on_with_the_same_command(number, tmp_pa
     assert found["ntl_was", 0]["id"] == expected["id"]
     assert found["ntl_was", 0]["metrics"] == expected["metrics"]
     assert found["ntl_was", 0]["files"]["predictions.parquet"] == expected["files"]["predictions.parquet"]
+    record_property("faults", 1)

@@ -104,7 +104,7 @@ def test_a_changed_file_stops_with_its_name_both_hashes_and_what_to_do(tmp_path)
 
 
 @pytest.mark.parametrize("damage", ["missing", "manifest"])
-def test_a_missing_file_or_broken_manifest_is_named(tmp_path, damage):
+def test_a_missing_file_or_broken_manifest_is_named(tmp_path, damage, record_property):
     data = Tiny(given=GIVEN).prepare(tmp_path, progress=False)
     if damage == "missing":
         (data.folder / "train.jsonl").unlink()
@@ -113,6 +113,7 @@ def test_a_missing_file_or_broken_manifest_is_named(tmp_path, damage):
     name = "train.jsonl" if damage == "missing" else "manifest.json"
     with pytest.raises(DataError, match=re.escape(str(data.folder / name))):
         Tiny(given=GIVEN).prepare(tmp_path, progress=False)
+    record_property("faults", 1)
 
 
 @pytest.mark.parametrize(

@@ -22,14 +22,15 @@ def experiments(results, *arguments):
 
 
 @pytest.mark.parametrize("command", [["status"], ["tables", "ablation"], ["figures", "ablation"], ["claims"]])
-def test_every_command_names_it_and_nothing_is_written(command, damaged, results, capsys):
+def test_every_command_names_it_and_nothing_is_written(command, damaged, results, capsys, record_property):
     before = sorted(results.rglob("*"))
     assert experiments(results, *command) == 1
     assert f"{damaged / 'record.json'} is not a whole record" in capsys.readouterr().err
     assert sorted(results.rglob("*")) == before
+    record_property("faults", 1)
 
 
-def test_it_is_set_aside_and_the_rest_stays(damaged, results, capsys):
+def test_it_is_set_aside_and_the_rest_stays(damaged, results, capsys, record_property):
     content = (damaged / "record.json").read_bytes()
     others = {path for path in results.glob("runs/*/*/record.json") if path.parent != damaged}
     for number in ("", "-2"):
@@ -42,9 +43,10 @@ def test_it_is_set_aside_and_the_rest_stays(damaged, results, capsys):
         assert {record.path for record in load(results)} == others
         damaged.mkdir()  # it happens again
         (damaged / "record.json").write_bytes(content)
+    record_property("faults", 2)
 
 
-def test_a_file_that_is_not_what_the_record_says_counts_as_damage(results, capsys):
+def test_a_file_that_is_not_what_the_record_says_counts_as_damage(results, capsys, record_property):
     folder = next(path.parent for path in results.glob("runs/*/*/record.json") if read_record(path)["reason"] is None)
     add_answers(folder / "record.json")
     (name,) = read_record(folder)["files"]
@@ -52,9 +54,10 @@ def test_a_file_that_is_not_what_the_record_says_counts_as_damage(results, capsy
     assert experiments(results, "status", "ablation", "--repair") == 0
     assert not folder.exists()
     assert (results / "damaged" / folder.name / name).read_bytes() == b"other"
+    record_property("faults", 1)
 
 
-def test_what_a_living_process_holds_is_left(damaged, results, capsys):
+def test_what_a_living_process_holds_is_left(damaged, results, capsys, record_property):
     dataset = damaged.parent.name
     config = {"dataset": {"name": dataset}, "model": {"name": "m"}, "loss": {"name": "l"}, "seed": 0}
     run = Run(config, damaged.name, results / "elsewhere", results / "outputs")
@@ -62,3 +65,4 @@ def test_what_a_living_process_holds_is_left(damaged, results, capsys):
         assert experiments(results, "status", "ablation", "--repair") == 1
     assert "a process is at work on this run" in capsys.readouterr().err
     assert (damaged / "record.json").exists()
+    record_property("faults", 1)

@@ -72,7 +72,7 @@ def test_checkpoints_are_ordered_by_step_and_not_by_name(folder):
 
 
 @pytest.mark.parametrize(("damage", "said"), DAMAGE.items(), ids=lambda value: getattr(value, "__name__", ""))
-def test_a_damaged_checkpoint_is_passed_over(folder, caplog, damage, said):
+def test_a_damaged_checkpoint_is_passed_over(folder, caplog, damage, said, record_property):
     damage(folder / "checkpoint-30")
     with caplog.at_level(logging.WARNING):
         assert checkpoints.last_whole(folder).name == "checkpoint-20"
@@ -80,28 +80,32 @@ def test_a_damaged_checkpoint_is_passed_over(folder, caplog, damage, said):
     assert "checkpoint-30" in caplog.text and said in caplog.text
     assert not (folder / "checkpoint-30").exists()  # or training would find it when it gets there
     assert (folder / "checkpoint-10").exists()
+    record_property("faults", 1)
 
 
-def test_two_damaged_ones_are_passed_over(folder):
+def test_two_damaged_ones_are_passed_over(folder, record_property):
     truncate(folder / "checkpoint-30")
     flip(folder / "checkpoint-20")
     assert checkpoints.last_whole(folder).name == "checkpoint-10"
+    record_property("faults", 2)
 
 
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda value: value.__name__)
-def test_a_checkpoint_whose_best_predecessor_is_damaged_is_passed_over(folder, caplog, damage):
+def test_a_checkpoint_whose_best_predecessor_is_damaged_is_passed_over(folder, caplog, damage, record_property):
     damage(folder / "checkpoint-10")
     with caplog.at_level(logging.WARNING):
         assert checkpoints.last_whole(folder).name == "checkpoint-20"
     assert "checkpoint-10" in caplog.text and "checkpoint-30" in caplog.text
     assert not (folder / "checkpoint-30").exists()
+    record_property("faults", 1)
 
 
-def test_a_checkpoint_whose_best_predecessor_is_gone_is_passed_over(folder):
+def test_a_checkpoint_whose_best_predecessor_is_gone_is_passed_over(folder, record_property):
     import shutil
 
     shutil.rmtree(folder / "checkpoint-10")
     assert checkpoints.last_whole(folder).name == "checkpoint-20"
+    record_property("faults", 1)
 
 
 def test_the_folder_may_have_moved(folder, tmp_path_factory):

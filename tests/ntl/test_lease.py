@@ -66,7 +66,7 @@ def test_a_stopped_owner_on_this_machine_is_alive(tmp_path, owner):
         Lease(tmp_path, "run x").acquire()
 
 
-def test_a_killed_owner_is_taken_over_at_once_and_it_is_said(tmp_path, owner, caplog):
+def test_a_killed_owner_is_taken_over_at_once_and_it_is_said(tmp_path, owner, caplog, record_property):
     owner.kill()  # not waited for: a zombie is dead too
     deadline = time.monotonic() + 20
     while newest(tmp_path)[1].alive(0.0) and time.monotonic() < deadline:
@@ -76,6 +76,7 @@ def test_a_killed_owner_is_taken_over_at_once_and_it_is_said(tmp_path, owner, ca
     assert "taken over" in caplog.text
     assert str(owner.pid) in caplog.text
     lease.release()
+    record_property("faults", 1)
 
 
 def test_a_reused_process_id_is_not_the_owner(tmp_path):

@@ -77,19 +77,21 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
-def test_a_damaged_record_is_named(folder, content):
+def test_a_damaged_record_is_named(folder, content, record_property):
     with pytest.raises(RecordError) as error:
         read_record(put(folder, content))
     assert str(folder / "record.json") in str(error.value)
     assert "start the run again" in str(error.value)
     assert error.value.path == folder / "record.json"
+    record_property("faults", 1)
 
 
-def test_no_byte_less_is_a_whole_record(folder):
+def test_no_byte_less_is_a_whole_record(folder, record_property):
     content = to_json(record())
     for length in range(0, len(content) - 2, 7):
         with pytest.raises(RecordError):
             read_record(put(folder, content[:length]))
+    record_property("faults", 1)
 
 
 def test_a_missing_record_is_missing(folder):
@@ -97,7 +99,7 @@ def test_a_missing_record_is_missing(folder):
         read_record(folder)
 
 
-def test_collecting_names_the_damaged_and_keeps_the_rest(tmp_path):
+def test_collecting_names_the_damaged_and_keeps_the_rest(tmp_path, record_property):
     names = [f"arithmetic-t5_nano-ce-s{seed}-12345678" for seed in range(3)]
     for name in reversed(names):
         folder = tmp_path / "runs" / "arithmetic" / name
@@ -107,6 +109,7 @@ def test_collecting_names_the_damaged_and_keeps_the_rest(tmp_path):
     found, errors = records.read_records(tmp_path)
     assert [one["id"] for one in found] == [names[0], names[2]]
     assert [error.path.parent.name for error in errors] == [names[1]]
+    record_property("faults", 1)
 
 
 def test_history_is_a_table_by_step():
@@ -140,7 +143,7 @@ def test_predictions_are_ordered_and_hold_no_answer():
         predictions_bytes([{**rows[0], "answer": "7"}])
 
 
-def test_tables_are_checked_against_the_record(folder):
+def test_tables_are_checked_against_the_record(folder, record_property):
     content = history_bytes([{"step": 1, "ce": 0.5}])
     (folder / "history.parquet").write_bytes(content)
     files = {"history.parquet": records.hashlib.sha256(content).hexdigest()}
@@ -151,6 +154,7 @@ def test_tables_are_checked_against_the_record(folder):
     (folder / "history.parquet").write_bytes(flipped)
     with pytest.raises(RecordError, match="sha256"):
         records.read_history(folder)
+    record_property("faults", 1)
 
 
 def test_writing_leaves_the_old_content_or_the_new(tmp_path, monkeypatch):

@@ -158,7 +158,7 @@ def test_equal_content_gives_equal_bytes(run, tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"schema": 1}'])
-def test_a_damaged_record_is_named_and_kept(run, content):
+def test_a_damaged_record_is_named_and_kept(run, content, record_property):
     run.folder.mkdir(parents=True)
     (run.folder / "record.json").write_bytes(content)
     for attempt in (run.status, lambda: run.finish(RECORD, HISTORY, PREDICTIONS), lambda: run.fail(ValueError("x"))):
@@ -167,6 +167,7 @@ def test_a_damaged_record_is_named_and_kept(run, content):
     with pytest.raises(RecordError), run.lease():
         pytest.fail("begun")
     assert (run.folder / "record.json").read_bytes() == content
+    record_property("faults", 1)
 
 
 def test_wrong_metrics_are_refused_before_anything_is_written(run):
@@ -188,7 +189,7 @@ def test_whoever_lost_the_lease_writes_nothing(run, monkeypatch):
 HOLD = "\nwith run.lease():\n    print('held', flush=True)\n    time.sleep(60)"
 
 
-def test_a_run_of_another_process_is_busy_until_that_is_killed(run, caplog):
+def test_a_run_of_another_process_is_busy_until_that_is_killed(run, caplog, record_property):
     owner = start(HOLD, run)
     try:
         assert owner.stdout.readline() == "held\n"
@@ -203,6 +204,7 @@ def test_a_run_of_another_process_is_busy_until_that_is_killed(run, caplog):
     with run.lease() as lease:
         assert lease.taken_from.pid == owner.pid
     assert "taken over" in caplog.text
+    record_property("faults", 1)
 
 
 WORK = """
@@ -241,7 +243,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_limit_on_file_size_leaves_no_record(run, call):
+def test_a_limit_on_file_size_leaves_no_record(run, call, record_property):
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))"
     process = start(limit + FULL.format(call=CALLS[call]), run)
     output, errors = process.communicate(timeout=120)
@@ -250,10 +252,11 @@ def test_a_limit_on_file_size_leaves_no_record(run, call):
     assert "then give the same command again" in output
     assert run.status() == "missing"
     assert not any(name.endswith(".tmp") or name == "record.json" for name in files(run))
+    record_property("faults", 1)
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_full_disk_leaves_no_record_and_room_brings_it(run, call):
+def test_a_full_disk_leaves_no_record_and_room_brings_it(run, call, record_property):
     disk = run.folder.parents[2]
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48k", "tmpfs", disk], capture_output=True).returncode:
@@ -269,9 +272,10 @@ def test_a_full_disk_leaves_no_record_and_room_brings_it(run, call):
         assert run.status() in ("finished", "failed")
     finally:
         subprocess.run(["umount", disk], check=True)
+    record_property("faults", 1)
 
 
-def test_a_writer_killed_at_any_moment_leaves_a_whole_record_or_none(run):
+def test_a_writer_killed_at_any_moment_leaves_a_whole_record_or_none(run, record_property):
     """SIGKILL just before each of the system calls that writing consists of."""
     code = """
 import itertools
@@ -300,6 +304,7 @@ run.finish(dict(RECORD, environment=dict(), code=dict()), HISTORY, PREDICTIONS)
     assert kills >= 10
     assert seen == {"missing", "finished"}
     assert files(run) == ["history.parquet", "predictions.parquet", "record.json"]
+    record_property("faults", kills)
 
 
 def test_records_hold_nothing_of_this_machine(run):

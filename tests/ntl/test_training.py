@@ -315,7 +315,7 @@ def test_being_asked_twice_is_being_asked_once_except_by_ctrl_c(number, tmp_path
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-def test_a_run_goes_on_from_an_older_checkpoint_when_newer_ones_are_damaged(lost, tmp_path):
+def test_a_run_goes_on_from_an_older_checkpoint_when_newer_ones_are_damaged(lost, tmp_path, record_property):
     whole, expected = train(tmp_path / "a", **HARD)
     with pytest.raises(training.Stopped):
         train(tmp_path / "b", tell=stop_at(10), **HARD)
@@ -327,6 +327,7 @@ def test_a_run_goes_on_from_an_older_checkpoint_when_newer_ones_are_damaged(lost
     resumed, result = train(tmp_path / "b", **HARD)
     assert_same(weights(whole), weights(resumed))
     assert (result.best_step, result.history) == (expected.best_step, expected.history)
+    record_property("faults", lost)
 
 
 BEST_FIRST = [1.0, 1.0, 2.0, 2.0, 3.0, 3.0]  # two batches at each of three validations
@@ -356,12 +357,13 @@ def test_a_run_finds_its_best_checkpoint_after_it_goes_on(stopped_at, moves, tmp
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_loss_that_is_not_finite_ends_the_run(family, tmp_path):
+def test_a_loss_that_is_not_finite_ends_the_run(family, tmp_path, record_property):
     with pytest.raises(training.NotFinite, match=r"by step \d+; a lower train.learning_rate"):
         train(tmp_path, family, learning_rate=1e30, steps=8)
+    record_property("faults", 1)
 
 
-def test_a_loss_that_is_not_finite_between_two_logs_ends_the_run(tmp_path):
+def test_a_loss_that_is_not_finite_between_two_logs_ends_the_run(tmp_path, record_property):
     class Once(CrossEntropy):
         steps = 0
 
@@ -376,6 +378,7 @@ def test_a_loss_that_is_not_finite_between_two_logs_ends_the_run(tmp_path):
     numbers = tiny.encoding().numbers.resized(tiny.model("t5").config.vocab_size)
     with pytest.raises(training.NotFinite):
         train(tmp_path, made=Once(numbers), steps=10, eval_every=10, log_every=10)
+    record_property("faults", 1)
 
 
 @pytest.mark.parametrize(
@@ -427,7 +430,7 @@ SCRIPT = textwrap.dedent(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_killed_process_resumes_to_the_same_end(number, tmp_path):
+def test_a_killed_process_resumes_to_the_same_end(number, tmp_path, record_property):
     here = Path(__file__).resolve()
     path = [str(here.parent), str(here.parents[1]), str(here.parents[2])]
 
@@ -458,3 +461,4 @@ def test_a_killed_process_resumes_to_the_same_end(number, tmp_path):
         json.loads((tmp_path / name / "checkpoint-24" / checkpoints.STATE).read_text()) for name in ("whole", "broken")
     ]
     assert states[0]["best_global_step"] == states[1]["best_global_step"]
+    record_property("faults", 1)
