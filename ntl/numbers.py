@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property
@@ -130,6 +131,10 @@ class NumberVocabulary:
                 tokenizers that split digits: tokens of several (as in T5, GPT-2, Llama 3) are none then. Otherwise
                 every token that is an ASCII decimal numeral after its space marker is stripped (see `numeral`).
 
+        Warns:
+            UserWarning: digits_only, and the tokenizer writes numbers of a text with other tokens, such as `2024` or
+                `Ġ7`: a loss on these number tokens would pass over them. (Seen only where it can `tokenize`.)
+
         Raises:
             ValueError: the vocabulary lacks a digit (digits_only) or any number, or ids do not fit `vocab_size`.
         """
@@ -142,6 +147,7 @@ class NumberVocabulary:
                     "tokens 0 to 9 without a space marker: use digits_only=False, or a tokenizer that has them"
                 )
             found = {digit: digit for digit in DIGITS}
+            warn_of_other_numbers(tokenizer, "digits_only")
         else:
             found = {token: number for token in vocabulary if (number := numeral(token))}
             # a piece of more than 308 digits is worth infinity in float64
@@ -264,6 +270,21 @@ class NumberVocabulary:
         places = torch.zeros_like(flat).scatter(1, order, _character_places(flat.gather(1, order)))
         last = (characters != _BLANK).sum(-1, keepdim=True) - 1
         return torch.where(self.mask(labels), places.view(batch, length, width).gather(2, last)[..., 0], 0)
+
+
+def warn_of_other_numbers(tokenizer: Any, option: str) -> None:
+    """Warn if `tokenizer` writes numbers of a text with other tokens than 0 to 9, which `option` leaves out."""
+    if not hasattr(tokenizer, "tokenize"):
+        return
+    pieces = tokenizer.tokenize("It is 7 or 12 of 2024, or 31.5.")
+    others = [piece for piece in pieces if numeral(piece) and piece not in DIGITS]
+    if others:
+        warnings.warn(
+            f"got a tokenizer that writes numbers with tokens such as {' '.join(others)}, and {option}=True, which "
+            "counts the tokens 0 to 9 alone: the loss passes over the others. Use "
+            f"{option}=False, or a tokenizer that splits numbers into digits",
+            stacklevel=3,
+        )
 
 
 def _spell(value: float) -> str:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ntl.losses import _checks as check
 from ntl.losses import functional
-from ntl.numbers import DIGITS, NumberVocabulary
+from ntl.numbers import DIGITS, NumberVocabulary, warn_of_other_numbers
 
 
 def ntloss_numbers(tokenizer: Any, vocab_size: int | None = None, digit_level: bool = True) -> NumberVocabulary:
@@ -44,6 +44,7 @@ def ntloss_numbers(tokenizer: Any, vocab_size: int | None = None, digit_level: b
                 f"got a tokenizer without the tokens {' '.join(missing)}, expected all ten digits: add them with "
                 "tokenizer.add_tokens and resize the model's embeddings, or use digit_level=False"
             )
+        warn_of_other_numbers(tokenizer, "digit_level")
     else:
         found = {token: value for token in vocabulary if (value := _float(token)) is not None}
         if not found:

@@ -3,6 +3,7 @@
 import copy
 import pickle
 import re
+import warnings
 from decimal import Decimal
 
 import pytest
@@ -49,6 +50,27 @@ def test_digits_only_takes_the_ten_unmarked_digits():
     assert sorted(numbers.tokens) == list("0123456789")
     assert numbers.ids.tolist() == sorted(numbers.ids.tolist())
     assert [int(token) for token in numbers.tokens] == numbers.values.tolist()
+
+
+@pytest.mark.parametrize(
+    ("pieces", "others"),
+    [
+        (["It", "Ġ7", "Ġor", "Ġ2024", "."], "Ġ7 Ġ2024"),
+        (["▁It", "▁", "20", "24", "31.5", "7"], "20 24 31.5"),
+        (["It", "Ġ", "7", "Ġ", "1", "2", "²", "."], None),
+    ],
+)
+def test_digits_only_warns_where_the_tokenizer_writes_numbers_with_other_tokens(pieces, others):
+    tokenizer = Vocabulary("0123456789")
+    tokenizer.tokenize = lambda text: pieces
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        NumberVocabulary.from_tokenizer(tokenizer)
+        NumberVocabulary.from_tokenizer(tokenizer, digits_only=False)
+    assert len(caught) == (others is not None)
+    if others:
+        assert f"tokens such as {others}, and digits_only=True" in str(caught[0].message)
+        assert caught[0].filename == __file__
 
 
 def test_missing_digits_and_no_numbers():
