@@ -131,7 +131,7 @@ def disk(tmp_path):
 
 @pytest.mark.parametrize(
     ("what", "size", "last"),
-    [("outputs", 200, None), ("outputs", 300, 3), ("outputs", 400, 6), ("results", 4, 6), ("results", 24, 6)],
+    [("outputs", 200, None), ("outputs", 300, 3), ("outputs", 400, 6), ("results", 4, 6)],
 )
 def test_a_disk_that_is_full_at_any_time_fails_no_run(
     what, size, last, tmp_path, command, disk, whole, record_property

@@ -84,7 +84,9 @@ def test_a_method_that_writes_digits_learns_by_heart(family, loss):
     ],
 )
 def test_a_method_that_regresses_learns_by_heart(family, overrides):
-    assert learn(family, *overrides)["r2"] >= 0.99
+    # xVal takes longer; with fewer steps it depends on the processor's rounding whether it comes so far
+    longer = {"steps": 1200, "rate": 4e-3} if "xval" in overrides[0] else {}
+    assert learn(family, *overrides, **longer)["r2"] >= 0.99
 
 
 @pytest.mark.parametrize(("family", "loss"), [*((f, x) for x in NEW for f in ("t5", "gpt2") if (f, x) not in REFUSED)])
