@@ -422,22 +422,22 @@ def train(
     head = linear_head.LinearHead(model, objective) if fused == "linear" else contextlib.nullcontext()
     stop = _StopOnSignal()
     norms = settings.eval_every if settings.gradient_norms_every is None else settings.gradient_norms_every
-    trainer_of = partial(
-        ObjectiveTrainer,
-        objective=objective,
-        gradient_norms_every=0 if sharded else norms,  # no process has a whole gradient there
-        linear=fused == "linear",
-        train_dataset=data,
-        eval_dataset=validation,
-        data_collator=partial(_part, layout, distributed.rank(), distributed.size()),
-        callbacks=[_Seal(), stop, _Tell(tell)],
-    )
     with stop, head:
         args = arguments(settings, objective, seed, folder)
         if sharded and args.device.type == "cpu":
             # accelerate shards on GPUs and the like alone, though PyTorch can on any device: call these processes such
             PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
-        trainer = trainer_of(model=model, args=args)
+        trainer = ObjectiveTrainer(
+            objective=objective,
+            gradient_norms_every=0 if sharded else norms,  # no process has a whole gradient there
+            linear=fused == "linear",
+            model=model,
+            args=args,
+            train_dataset=data,
+            eval_dataset=validation,
+            data_collator=partial(_part, layout, distributed.rank(), distributed.size()),
+            callbacks=[_Seal(), stop, _Tell(tell)],
+        )
         if sharded:
             _shard_tied(model, trainer.accelerator.state.fsdp_plugin)
         if trainer.pop_callback(ProgressCallback) is not None:
