@@ -117,4 +117,3 @@ def test_a_run_killed_at_any_moment_ends_as_the_uninterrupted_one(family, fused,
     campaign.under_fire([random.uniform(0.2, 0.9) * whole for _ in range(3)])
     assert campaign.kills >= 20
     record_property("kills", campaign.kills)
-    record_property("faults", campaign.kills)
