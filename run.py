@@ -25,14 +25,15 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from experiments import configuration
-from ntl import distributed, faults
-from ntl.stopping import Stopped, requeued_when_stopped
+from experiments.config import compose as configuration
+from ntl import distributed
+from ntl.runs import faults
+from ntl.training.stopping import Stopped, requeued_when_stopped
 
 if TYPE_CHECKING:
     from data_prep.base import PreparedData
-    from experiments.parts import Parts
-    from ntl.runs import Run
+    from experiments.config.instantiate import Parts
+    from ntl.runs.run import Run
 
 FIRST = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun has started, which find the same errors
 configuration.register()
@@ -61,13 +62,14 @@ def main(_: DictConfig) -> None:
 
 def run(config: Mapping[str, Any], one_thread: bool = False) -> None:
     """Do the run that `config` describes and record it, unless that has been done."""
-    from experiments.parts import instantiate
+    from experiments.config.instantiate import instantiate
 
     parts = instantiate(config)  # checks all that can be checked before work starts
 
     import torch
 
-    from ntl import models, runs
+    from ntl import models
+    from ntl.runs import run as runs
 
     models.find(parts.model)
     torch.set_num_threads(1 if one_thread else parts.train.threads or torch.get_num_threads())
@@ -96,7 +98,8 @@ def run(config: Mapping[str, Any], one_thread: bool = False) -> None:
 
 def execute_or_fail(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, record: Run) -> None:
     """Execute; a run that cannot go on is recorded as failed with its reason, and other runs go on."""
-    from ntl import models, runs
+    from ntl import models
+    from ntl.runs import run as runs
 
     try:
         with faults.explained(config, record.work):
@@ -127,8 +130,12 @@ def execute(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, rec
     import torch
 
     from ntl import data as layouts
-    from ntl import evaluation, models, saving, tracking, training
-    from ntl.predictors import trivial_answers
+    from ntl import models
+    from ntl import predict as saving
+    from ntl.evaluation import answer as evaluation
+    from ntl.evaluation.baselines import trivial_answers
+    from ntl.runs import tracking
+    from ntl.training import train as training
 
     quiet_library()
     rows = {split: prepared.rows(split) for split in prepared.splits}
@@ -274,7 +281,7 @@ def check(arguments: Sequence[str]) -> None:
         )
     configs = configuration.compose_all(arguments)
     configuration.check_launcher(arguments)
-    from experiments.parts import instantiate
+    from experiments.config.instantiate import instantiate
     from ntl import models
 
     for config in configs:
@@ -302,8 +309,9 @@ def predict(arguments: Sequence[str]) -> None:
             else f"got run={named['run']}, and no trained model lies below {outputs}; train one with python run.py"
         )
 
-    from ntl import evaluation, saving
+    from ntl import predict as saving
     from ntl.data import EncodedDataset
+    from ntl.evaluation import answer as evaluation
 
     quiet_library()
     nested = folder / "model"

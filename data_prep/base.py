@@ -30,7 +30,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ntl.identity import checked_name
+from ntl.runs.identity import checked_name
 from ntl.settings import NOT_IDENTITY, NotIdentity
 
 CONF = Path(__file__).resolve().parents[1] / "conf" / "dataset"

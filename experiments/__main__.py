@@ -14,16 +14,16 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def tables(args: argparse.Namespace) -> int:
     """write results/tables/NAME.{md,csv,tex}"""
-    from experiments.tables import write
+    from experiments.analysis.tables import write
 
     code = _write(args, "TABLES", write, "tables")
     if not args.names and (args.results / "runtime").is_dir():
-        from experiments import runtime as measured
+        from experiments.benchmark import runtime as measured
 
         for path in measured.write_tables(args.results):
             print(path)
     if args.results == ROOT / "results":
-        from experiments.readme import refresh
+        from experiments.analysis.readme import refresh
 
         refresh(ROOT / "README.md", ROOT)
     return code
@@ -31,11 +31,11 @@ def tables(args: argparse.Namespace) -> int:
 
 def figures(args: argparse.Namespace) -> int:
     """write results/figures/NAME.{png,svg}"""
-    from experiments.figures import write
+    from experiments.analysis.figures import write
 
     code = _write(args, "FIGURES", write, "figures")
     if not args.names and (args.results / "runtime").is_dir():
-        from experiments import runtime as measured
+        from experiments.benchmark import runtime as measured
 
         for path in measured.write_figures(args.results):
             print(path)
@@ -44,7 +44,7 @@ def figures(args: argparse.Namespace) -> int:
 
 def claims(args: argparse.Namespace) -> int:
     """write results/claims.{csv,md}: the verdict on every claim of the paper"""
-    from experiments.claims import write
+    from experiments.analysis.claims import write
 
     for path in write(_records(args), args.results):
         print(path)
@@ -53,8 +53,8 @@ def claims(args: argparse.Namespace) -> int:
 
 def status(args: argparse.Namespace) -> int:
     """say for each arm and seed: finished, running, failed and why, missing"""
-    from experiments.discovery import named
-    from experiments.status import show
+    from experiments.analysis.status import show
+    from experiments.config.discovery import named
 
     if args.repair and not _repair(args):
         return 1
@@ -64,7 +64,7 @@ def status(args: argparse.Namespace) -> int:
 
 def _repair(args: argparse.Namespace) -> bool:
     """Set damaged records aside; returns whether none is left."""
-    from experiments.repair import repair
+    from experiments.analysis.repair import repair
 
     repaired = repair(args.results, args.outputs)
     for folder, error in repaired.aside:
@@ -76,8 +76,8 @@ def _repair(args: argparse.Namespace) -> bool:
 
 def plan(args: argparse.Namespace) -> int:
     """what each arm would take on a GPU: parameters, memory, FLOPs, hours (of paper/… unless named)"""
-    from experiments import plan as planned
-    from experiments.discovery import named, shown
+    from experiments.analysis import gpu_hours as planned
+    from experiments.config.discovery import named, shown
 
     names = named(args.names, [name for name in shown() if name.startswith("paper/")])
     print(planned.write(names, args.gpu))
@@ -86,8 +86,8 @@ def plan(args: argparse.Namespace) -> int:
 
 def collect(args: argparse.Namespace) -> int:
     """bring home the records below other machines' results folders, each a NAME; nothing here is overwritten"""
-    from experiments.collect import collect as bring_home
-    from experiments.configuration import ConfigurationError
+    from experiments.analysis.collect import collect as bring_home
+    from experiments.config.compose import ConfigurationError
 
     if not args.names:
         raise ConfigurationError("collect needs a folder with records, as in python -m experiments collect ../cluster")
@@ -103,8 +103,8 @@ def collect(args: argparse.Namespace) -> int:
 
 def runtime(args: argparse.Namespace) -> int:
     """measure what the losses cost, and write the record, table and figure; NAME: loss, head, growth, step"""
-    from experiments import runtime as measured
-    from experiments.configuration import ConfigurationError, did_you_mean
+    from experiments.benchmark import runtime as measured
+    from experiments.config.compose import ConfigurationError, did_you_mean
 
     for name in args.names:
         if name not in measured.PARTS:
@@ -134,8 +134,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = _parse(list(sys.argv[1:] if arguments is None else arguments))
     if isinstance(args, int):
         return args
-    from experiments.configuration import ConfigurationError
-    from experiments.records import Conflict, RecordError
+    from experiments.analysis.records import Conflict, RecordError
+    from experiments.config.compose import ConfigurationError
 
     try:
         return COMMANDS.get(args.command, everything)(args)
@@ -167,7 +167,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace | int:
     parser.add_argument("--outputs", type=Path, default=ROOT / "outputs", help="where runs work (for status)")
     args = parser.parse_intermixed_args(arguments)
     if args.command is not None and args.command not in COMMANDS:
-        from experiments.configuration import did_you_mean
+        from experiments.config.compose import did_you_mean
 
         print(f"python -m experiments: {did_you_mean('command', args.command, COMMANDS)}", file=sys.stderr)
         return 2
@@ -175,7 +175,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace | int:
 
 
 def _records(args: argparse.Namespace):
-    from experiments.records import load
+    from experiments.analysis.records import load
 
     if not hasattr(args, "records"):  # read once, however many commands follow
         args.records = load(args.results)
@@ -184,9 +184,9 @@ def _records(args: argparse.Namespace):
 
 def _begun(args: argparse.Namespace) -> list[str]:
     """The experiments that there is something to show of: of which there is a record, or which need none."""
-    from experiments.configuration import load_experiment
-    from experiments.discovery import shown
-    from experiments.records import collect
+    from experiments.analysis.records import collect
+    from experiments.config.compose import load_experiment
+    from experiments.config.discovery import shown
 
     if not hasattr(args, "begun"):
         records = _records(args)
@@ -202,16 +202,16 @@ def _begun(args: argparse.Namespace) -> list[str]:
 
 def _own_scale_or_begun(args: argparse.Namespace) -> list[str]:
     """Every experiment of the own scale, and those at another of which there is a record."""
-    from experiments.discovery import module, shown
+    from experiments.config.discovery import module, shown
 
     own = (name for name in shown() if "/" not in name and not getattr(module(name), "BY_NAME_ONLY", False))
     return list(dict.fromkeys([*own, *_begun(args)]))
 
 
 def _write(args: argparse.Namespace, declared: str, write: Callable[..., list[Path]], folder: str) -> int:
-    from experiments.configuration import load_experiment
-    from experiments.discovery import module, named
-    from experiments.records import collect
+    from experiments.analysis.records import collect
+    from experiments.config.compose import load_experiment
+    from experiments.config.discovery import module, named
 
     for name in named(args.names, _begun(args) if not args.names else ()):
         shown = getattr(module(name), declared, ())

@@ -3,8 +3,8 @@
 All arms split digits but those named `/subword`; `@` gives λ, and σ for the Gaussian arms (their λ is 0.3).
 """
 
-from experiments.figures import Figure
-from experiments.tables import Comparison, Table
+from experiments.analysis.figures import Figure
+from experiments.analysis.tables import Comparison, Table
 
 PAPER = (
     "hub weights, at most 2.5 million steps, `add_sub_multiple` with 33,333 training questions of each difficulty, "

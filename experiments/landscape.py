@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments import figures, tables
-from experiments.claims import Outcome
-from experiments.paper import Claim
-from experiments.tables import number
+from experiments.analysis import figures, tables
+from experiments.analysis.claims import Outcome
+from experiments.analysis.published import Claim
+from experiments.analysis.tables import number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas

@@ -14,9 +14,9 @@ from typing import Any
 
 from hydra.experimental.callback import Callback
 
-from experiments.configuration import ROOT, choices, compose
-from experiments.records import ALGORITHM_VERSION, Record, load
-from experiments.tables import Computed, Section, write
+from experiments.analysis.records import ALGORITHM_VERSION, Record, load
+from experiments.analysis.tables import Computed, Section, write
+from experiments.config.compose import ROOT, choices, compose
 
 BY_NAME_ONLY = True  # its records are kept apart, so that its table is made only where it is asked for
 EXAMPLES = "data_prep/examples"
@@ -74,8 +74,8 @@ def models() -> dict[str, list[str]]:
 @cache
 def refusal(name: str) -> str | None:
     """Why a combination is refused before any work, or None where it is not."""
-    from experiments.configuration import ConfigurationError
-    from experiments.parts import check_encoding
+    from experiments.config.compose import ConfigurationError
+    from experiments.config.instantiate import check_encoding
 
     model, _, loss = (_node(*choice) for choice in zip(("model", "dataset", "loss"), name.split("/"), strict=True))
     try:
@@ -92,7 +92,7 @@ def _node(group: str, choice: str) -> dict[str, Any]:
 
 @cache
 def _answers(dataset: str) -> str:
-    from experiments.parts import answers_of, make_dataset
+    from experiments.config.instantiate import answers_of, make_dataset
 
     return answers_of(make_dataset(compose([f"dataset={dataset}", *DATASETS.get(dataset, ())])["dataset"]))
 

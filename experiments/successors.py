@@ -3,8 +3,8 @@
 Arithmetic asks for exact digits, rJokes for a number near the right one. Each loss has its own published weight.
 """
 
-from experiments.figures import Figure
-from experiments.tables import Comparison, Table
+from experiments.analysis.figures import Figure
+from experiments.analysis.tables import Comparison, Table
 
 SOURCES = (
     "DIST2Loss (Teaching Metric Distance to Discrete Autoregressive Language Models, ICLR 2026): CE + 0.1·KL to a "

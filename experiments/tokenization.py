@@ -4,9 +4,9 @@ The interaction is computed seed by seed: what NTL-WAS adds where digits are spl
 not. Above zero, each makes the other worth more.
 """
 
-from experiments.figures import Figure
+from experiments.analysis.figures import Figure
+from experiments.analysis.tables import Comparison, Interaction, Table
 from experiments.mathematics import PAPER
-from experiments.tables import Comparison, Interaction, Table
 
 LOSS = {
     "digits": Comparison("ntl_was@0.3", "ce", "loss, digits split"),

@@ -13,7 +13,7 @@ import pytest
 from safetensors.torch import load_file
 from test_run import GPT2, SMALL, places
 
-from ntl import runs
+from ntl.runs import run as runs
 
 ROOT = Path(__file__).resolve().parents[1]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"]
@@ -105,8 +105,8 @@ def assert_equal_but_for_rounding(one, other):
 def test_two_processes_compute_what_one_does(arguments, tmp_path):
     """In float64, over 20 steps of two batches, with means over number tokens and gradient norms of both terms."""
     one, two = tmp_path / "one", tmp_path / "two"
-    finished(arguments, one, program="tests/double.py", processes=1)
-    said = finished(arguments, two, program="tests/double.py")
+    finished(arguments, one, program="tests/helpers/double.py", processes=1)
+    said = finished(arguments, two, program="tests/helpers/double.py")
     assert said.count("recorded in") == 1
     assert_equal_but_for_rounding(one, two)
     pd.testing.assert_frame_equal(history(one), history(two), rtol=1e-6, atol=1e-9)
@@ -115,8 +115,8 @@ def test_two_processes_compute_what_one_does(arguments, tmp_path):
 
 def test_a_model_in_parts_becomes_what_a_whole_one_does(tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
-    finished(T5, one, program="tests/double.py", processes=1)
-    said = finished([*T5, *FSDP], two, program="tests/double.py")
+    finished(T5, one, program="tests/helpers/double.py", processes=1)
+    said = finished([*T5, *FSDP], two, program="tests/helpers/double.py")
     assert re.search(r"each process held 0\.5\d of the weights", said)
     assert_equal_but_for_rounding(one, two)
     assert files(one) == files(two)
@@ -155,9 +155,9 @@ def test_a_stopped_run_on_two_processes_ends_as_the_uninterrupted_one(how, tmp_p
 
 def test_a_run_may_go_on_with_another_number_of_processes(tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
-    finished(LONGER, one, program="tests/double.py", processes=1)
-    stopped(LONGER, two, program="tests/double.py", processes=1)
-    finished(LONGER, two, program="tests/double.py")
+    finished(LONGER, one, program="tests/helpers/double.py", processes=1)
+    stopped(LONGER, two, program="tests/helpers/double.py", processes=1)
+    finished(LONGER, two, program="tests/helpers/double.py")
     assert_equal_but_for_rounding(one, two)
 
 

@@ -4,8 +4,8 @@ import json
 import signal
 import subprocess
 
-import killed
 import pytest
+from helpers import killed
 from test_run import SMALL, places, records
 
 pytestmark = pytest.mark.slow

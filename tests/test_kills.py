@@ -6,8 +6,8 @@ import signal
 import time
 from itertools import count
 
-import killed
 import pytest
+from helpers import killed
 from test_run import GPT2, SMALL, places
 
 DROPOUT = {

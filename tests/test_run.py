@@ -12,7 +12,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ntl import metrics, runs
+from ntl.evaluation import metrics
+from ntl.runs import run as runs
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = [
@@ -129,7 +130,7 @@ def test_metrics_can_be_computed_again_from_the_predictions(done, record):
         split: [json.loads(line)["answer"] for line in (data.parent / f"{split}.jsonl").read_text().splitlines()]
         for split in ("train", "validation", "interpolate", "extrapolate")
     }
-    from ntl.predictors import trivial_answers
+    from ntl.evaluation.baselines import trivial_answers
 
     fill = trivial_answers(answers["train"])["median"]
     for (state, split), rows in predictions.groupby(["state", "split"]):
@@ -253,7 +254,8 @@ def test_several_processes_that_cannot_meet_are_refused(tmp_path):
 
 def test_a_changed_data_file_stops_the_run(tmp_path, command, record_property):
     from data_prep.base import file_sha256
-    from experiments import configuration, parts
+    from experiments.config import compose as configuration
+    from experiments.config import instantiate as parts
 
     config = configuration.compose([*SMALL, *places(tmp_path)])
     folder = parts.instantiate(config).dataset.prepare(tmp_path / "data", progress=False).folder

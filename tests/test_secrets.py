@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import tiny
+from helpers import tiny
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = [f'{{"question": "What is {n} + 1?", "answer": "{n + 1}"}}\n' for n in range(40)]

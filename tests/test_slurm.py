@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-import slurm_cluster
+from helpers import slurm_cluster
 from test_run import ARMS, SMALL, places
 
-from ntl import runs
+from ntl.runs import run as runs
 
 ROOT = Path(__file__).resolve().parents[1]
 LONGER = [argument for argument in SMALL if not argument.startswith(("train.steps", "train.eval_every"))]

@@ -9,15 +9,16 @@ import tarfile
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
+from helpers import tiny
 
 from data_prep.base import DataError
 from data_prep.custom import Custom
 from data_prep.download import extract, fetch
-from experiments.configuration import ConfigurationError, compose
-from experiments.parts import instantiate
-from ntl import encodings, models, saving
+from experiments.config.compose import ConfigurationError, compose
+from experiments.config.instantiate import instantiate
+from ntl import encodings, models
+from ntl import predict as saving
 from ntl.settings import EvalSettings, ModelSettings
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -1,7 +1,7 @@
 """Calibration of the experiments on GSM8K: which learning rate, by CE's validation split."""
 
+from experiments.analysis.tables import Table
 from experiments.calibration import rule
-from experiments.tables import Table
 
 TABLES = (
     Table(

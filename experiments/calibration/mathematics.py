@@ -1,7 +1,7 @@
 """Calibration of the experiments on mathematics: which difficulties and learning rate, by CE's validation split."""
 
+from experiments.analysis.tables import EACH, Table
 from experiments.calibration import rule
-from experiments.tables import EACH, Table
 
 EASY = ("easy@1e-3", "easy@5e-4", "easy@2e-3")
 METRICS = ("accuracy", "log_mae", "token_accuracy")

@@ -1,7 +1,7 @@
 """Calibration of the experiments on multiplication: operands, model and learning rate, by CE's validation split."""
 
+from experiments.analysis.tables import Table
 from experiments.calibration import rule
-from experiments.tables import Table
 
 METRICS = ("accuracy", "mape", "log_mae")
 NOTES = (rule("multiplication", "MAPE by a tenth", "MAPE"), "`@` gives the learning rate.")

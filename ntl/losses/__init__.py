@@ -3,9 +3,9 @@
 from ntl.losses.dropin import NTLoss, NTLossDotProduct, NumberLevelLoss
 from ntl.losses.encoded import RegressionHead, RegressionTransformer, RegressionTransformerWithNTL, XVal, XValMask
 from ntl.losses.functional import Counts
-from ntl.losses.later import CrossEntropyWithDEL, CrossEntropyWithDist2
 from ntl.losses.modules import GaussianCrossEntropy, NumberTokenLoss
 from ntl.losses.objectives import CrossEntropy, CrossEntropyWithNTL, LossParts, Objective
+from ntl.losses.successors import CrossEntropyWithDEL, CrossEntropyWithDist2
 
 __all__ = [
     "Counts",

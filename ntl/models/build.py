@@ -13,8 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ntl import hub
-from ntl.models import lora
+from ntl.models import hub, lora
 from ntl.models.initialisation import initialise, seeded
 from ntl.settings import LoraSettings, ModelSettings
 

@@ -9,7 +9,7 @@ import pytest
 
 from data_prep.base import DataError
 from data_prep.custom import Custom, as_text
-from ntl.identity import canonical, public
+from ntl.runs.identity import canonical, public
 
 ROWS = [
     {"question": "How much, in all?", "answer": "-12.50"},

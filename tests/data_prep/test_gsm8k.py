@@ -10,10 +10,10 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from helpers.local_hub import COMMIT, serve
+from helpers.shared_data import shared
 from hypothesis import given
 from hypothesis import strategies as st
-from local_hub import COMMIT, serve
-from shared_data import shared
 
 from data_prep.base import DataError
 from data_prep.gsm8k import GSM8K, normalise

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from local_hub import COMMIT, serve
-from shared_data import shared
+from helpers.local_hub import COMMIT, serve
+from helpers.shared_data import shared
 
 from data_prep.base import DataError
 from data_prep.multirc import MultiRC

@@ -10,7 +10,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from shared_data import shared
+from helpers.shared_data import shared
 
 from data_prep import download
 from data_prep.base import DataError

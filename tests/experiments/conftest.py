@@ -4,11 +4,11 @@ import re
 import shutil
 
 import pytest
-from made_records import FAILED, TRAINED, metrics, scores, write_record
+from helpers.made_records import FAILED, TRAINED, metrics, scores, write_record
 
-from experiments import configuration
-from experiments.configuration import load_experiment, run_config
-from experiments.records import collect, load
+from experiments.analysis.records import collect, load
+from experiments.config import compose as configuration
+from experiments.config.compose import load_experiment, run_config
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,13 +3,13 @@
 import numpy as np
 import pandas as pd
 import pytest
-from made_records import write_record
+from helpers.made_records import write_record
 
-from experiments.configuration import load_experiment, run_config
-from experiments.discovery import module, shown
-from experiments.figures import write as draw
-from experiments.records import ArmRuns, Record, collect, load
-from experiments.tables import Comparison, Interaction, Table, frame, sections, write
+from experiments.analysis.figures import write as draw
+from experiments.analysis.records import ArmRuns, Record, collect, load
+from experiments.analysis.tables import Comparison, Interaction, Table, frame, sections, write
+from experiments.config.compose import load_experiment, run_config
+from experiments.config.discovery import module, shown
 
 COMPUTED = ("landscape", "smoke")
 TRAINED = [name for name in shown() if not name.startswith(("gpu/", "paper/")) and name not in COMPUTED]
@@ -149,7 +149,8 @@ class TestLandscape:
             assert self.landscape.losses(p, "ce") == pytest.approx(-np.log(p[4]))
 
     def test_the_claim_is_judged_by_what_is_computed(self, monkeypatch, tmp_path):
-        from experiments import claims, paper
+        from experiments.analysis import claims
+        from experiments.analysis import published as paper
 
         claim = next(claim for claim in paper.claims() if claim.id == "C19")
         outcome = claims._examine(claim, load(tmp_path), tmp_path)
@@ -181,7 +182,7 @@ class TestSmoke:
     from experiments import smoke
 
     def test_every_choice_of_every_group_is_in_it(self):
-        from experiments.configuration import choices
+        from experiments.config.compose import choices
 
         parts = [set(column) for column in zip(*(name.split("/") for name in self.smoke.combinations()), strict=True)]
         assert parts[1] == set(choices("dataset")) and parts[2] == set(choices("loss"))
@@ -209,8 +210,8 @@ class TestSmoke:
         )
 
     def refusals_agree(self, names):
-        from experiments.configuration import ConfigurationError, compose
-        from experiments.parts import instantiate
+        from experiments.config.compose import ConfigurationError, compose
+        from experiments.config.instantiate import instantiate
 
         for name in names:
             config = compose([*self.smoke.combinations()[name], "logger=none"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from experiments.__main__ import COMMANDS, main
-from experiments.discovery import module_name, shown
+from experiments.config.discovery import module_name, shown
 
 ROOT = Path(__file__).resolve().parents[2]
 

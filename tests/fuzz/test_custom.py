@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from damaged import damaged
+from helpers.damaged import damaged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -5,15 +5,15 @@ import io
 import json
 
 import pytest
-from damaged import damaged
+from helpers.damaged import damaged
+from helpers.made_records import metrics, scores, write_record
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_records import metrics, scores, write_record
 
-from experiments import runtime
-from experiments.configuration import compose
-from experiments.records import Conflict, Record, Records
-from ntl.records import RECORD, RecordError, read_history, read_record, read_records
+from experiments.analysis.records import Conflict, Record, Records
+from experiments.benchmark import runtime
+from experiments.config.compose import compose
+from ntl.runs.record import RECORD, RecordError, read_history, read_record, read_records
 
 SCALARS = (
     st.none()
@@ -133,7 +133,7 @@ def test_any_table_is_read_or_named(whole, content, tail):
 
 @pytest.fixture(scope="module")
 def measured():
-    from experiments.records import RESULTS
+    from experiments.analysis.records import RESULTS
 
     full = [path for path in sorted((RESULTS / "runtime").glob("*.json")) if not path.stem.endswith("-quick")]
     record = json.loads(full[0].read_text())

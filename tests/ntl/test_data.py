@@ -1,8 +1,8 @@
 """Labels stand under the logits that predict them: held against the library's own losses."""
 
 import pytest
-import tiny
 import torch
+from helpers import tiny
 
 from ntl.data import IGNORE, EncodedDataset, layout_for, model_inputs
 from ntl.encodings import Encoding

@@ -4,18 +4,19 @@ import random
 from decimal import Decimal
 
 import pytest
-import tiny
 import torch
+from helpers import tiny
 
-from experiments import configuration
-from experiments.parts import instantiate
-from ntl import evaluation, training
+from experiments.config import compose as configuration
+from experiments.config.instantiate import instantiate
 from ntl.data import EncodedDataset, layout_for, model_inputs
 from ntl.encodings import TrainedBPE
+from ntl.evaluation import answer as evaluation
 from ntl.models import build
 from ntl.settings import EvalSettings, TrainSettings
+from ntl.training import train as training
 
-NEW = ("dist2", "del", "rt", "rt_ntl", "xval", "xval_mask", "regression_head")  # the others: test_training.py
+NEW = ("dist2", "del", "rt", "rt_ntl", "xval", "xval_mask", "regression_head")  # the others: training/test_train.py
 REFUSED = {("gpt2", "xval"), ("gpt2", "xval_mask")}
 TEXTS = ("ce", "ntl_was", "gce", "gce_ntl_was", "dist2", "del", "rt", "rt_ntl")
 SIZE = {

@@ -6,9 +6,9 @@ from functools import cache
 
 import pytest
 import torch
+from helpers.shared_data import shared
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shared_data import shared
 from transformers import AutoConfig, AutoTokenizer, GPT2Tokenizer, T5Tokenizer
 
 from ntl.encodings import LoadedTokenizer, PretrainedTokenizer, TrainedBPE, available, build

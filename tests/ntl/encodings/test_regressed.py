@@ -4,15 +4,16 @@ import math
 from functools import cache
 
 import pytest
-import tiny
 import torch
+from helpers import tiny
+from helpers.shared_data import shared
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shared_data import shared
 
-from ntl import evaluation, saving
+from ntl import predict as saving
 from ntl.data import EncodedDataset, layout_for, model_inputs
 from ntl.encodings import PretrainedTokenizer, TrainedBPE, build
+from ntl.evaluation import answer as evaluation
 from ntl.numbers import numbers_in, parse_number
 from ntl.settings import EvalSettings
 

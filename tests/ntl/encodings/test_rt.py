@@ -4,11 +4,11 @@ import math
 from functools import cache
 
 import pytest
-import tiny
 import torch
+from helpers import tiny
+from helpers.shared_data import shared
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shared_data import shared
 
 from ntl import models
 from ntl.encodings import PretrainedTokenizer, TrainedBPE, build

@@ -3,9 +3,9 @@
 import inspect
 from pathlib import Path
 
-import loss_reference as reference
 import pytest
 import torch
+from helpers import loss_reference as reference
 from hydra import compose, initialize_config_dir
 from hydra.utils import get_class, instantiate
 from omegaconf import OmegaConf

@@ -1,9 +1,9 @@
 """Cross-entropy and its Gaussian form: against loops in float64, against torch, and in their limits."""
 
-import loss_reference as reference
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import loss_reference as reference
 
 from ntl.losses import GaussianCrossEntropy
 from ntl.losses.functional import cross_entropy, gaussian_cross_entropy

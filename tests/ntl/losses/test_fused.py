@@ -2,9 +2,9 @@
 
 import copy
 
-import loss_reference as reference
 import pytest
 import torch
+from helpers import loss_reference as reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

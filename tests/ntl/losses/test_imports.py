@@ -37,7 +37,7 @@ def test_nothing_but_torch_is_loaded():
         "ntl.losses.encoded",
         "ntl.losses.functional",
         "ntl.losses.fused",
-        "ntl.losses.later",
+        "ntl.losses.successors",
         "ntl.losses.modules",
         "ntl.losses.objectives",
         "ntl.numbers",

@@ -3,12 +3,12 @@
 import copy
 from itertools import product
 
-import loss_reference as reference
 import ntloss
 import pytest
 import torch
 import torch.nn.functional as F
-from shared_data import shared
+from helpers import loss_reference as reference
+from helpers.shared_data import shared
 
 from ntl.losses import NTLoss, NTLossDotProduct, NumberLevelLoss, NumberTokenLoss
 

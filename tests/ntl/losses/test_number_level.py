@@ -1,8 +1,8 @@
 """The loss on whole numbers, against loops over spelt-out numbers."""
 
-import loss_reference as reference
 import pytest
 import torch
+from helpers import loss_reference as reference
 
 from ntl.losses import NumberLevelLoss
 from ntl.losses.functional import number_level_loss

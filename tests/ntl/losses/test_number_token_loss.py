@@ -2,10 +2,10 @@
 
 from itertools import product
 
-import loss_reference as reference
 import numpy as np
 import pytest
 import torch
+from helpers import loss_reference as reference
 from scipy.stats import wasserstein_distance
 
 from ntl.losses import NumberTokenLoss

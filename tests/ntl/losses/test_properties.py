@@ -1,8 +1,8 @@
 """What holds for any logits and labels, searched by hypothesis."""
 
-import loss_reference as reference
 import pytest
 import torch
+from helpers import loss_reference as reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

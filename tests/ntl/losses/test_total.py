@@ -1,8 +1,8 @@
 """CE + λ·NTL: what the total is made of, how it adds up over micro-batches, and what it is when there is no number."""
 
-import loss_reference as reference
 import pytest
 import torch
+from helpers import loss_reference as reference
 from torch import nn
 
 from ntl.losses import Counts, CrossEntropy, CrossEntropyWithNTL, LossParts

@@ -2,10 +2,10 @@
 
 from functools import partial
 
-import loss_reference as reference
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import loss_reference as reference
 from transformers import (
     DataCollatorForSeq2Seq,
     GPT2Config,

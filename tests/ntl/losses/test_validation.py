@@ -2,9 +2,9 @@
 
 import math
 
-import loss_reference as reference
 import pytest
 import torch
+from helpers import loss_reference as reference
 
 from ntl.losses import (
     CrossEntropy,

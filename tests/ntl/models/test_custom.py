@@ -2,16 +2,16 @@
 
 import json
 
-import checkpoints
 import pytest
-import tiny
 import torch
 import transformers
+from helpers import checkpoints, tiny
 
 import run
-from experiments.configuration import ConfigurationError, compose
-from experiments.parts import instantiate
-from ntl import models, saving
+from experiments.config.compose import ConfigurationError, compose
+from experiments.config.instantiate import instantiate
+from ntl import models
+from ntl import predict as saving
 from ntl.data import IGNORE, layout_for, model_inputs
 from ntl.encodings import PretrainedTokenizer, build
 from ntl.losses import CrossEntropyWithNTL
@@ -197,7 +197,7 @@ def test_a_run_from_a_folder(name, lora, folders, tmp_path):
 
 
 def test_an_interrupted_run_with_adapters_ends_as_if_it_had_not_been(folders, tmp_path, monkeypatch):
-    from ntl import training
+    from ntl.training import train as training
 
     whole = run_config(folders["qwen2"], tmp_path / "whole", LORA)
     run.run(whole)
@@ -272,7 +272,7 @@ class TestSources:
     def test_the_place_of_a_folder_is_no_part_of_a_run(self, folders, tmp_path):
         import shutil
 
-        from ntl.identity import canonical
+        from ntl.runs.identity import canonical
 
         copied = shutil.copytree(folders["llama"], tmp_path / "llama")
         configs = [compose(["model=custom", f"model.name={folder}"]) for folder in (folders["llama"], copied)]
@@ -329,7 +329,7 @@ def test_adapters_are_off_unless_a_rank_is_given(folders):
     name = f"model.name={folders['qwen2']}"
     assert parts_of(name).model.adapters is None
     assert parts_of(name, "model.lora.r=4").model.adapters == LoraSettings(r=4, alpha=32.0, targets="all-linear")
-    from ntl.identity import canonical
+    from ntl.runs.identity import canonical
 
     assert "lora" not in canonical(compose(["model=custom", name]))["config"]["model"]
 

@@ -6,15 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
+from helpers import tiny
 from torch import nn
 
-from ntl import training
 from ntl.data import model_inputs
 from ntl.losses import CrossEntropy, CrossEntropyWithNTL, LossParts, Objective
 from ntl.models.linear_head import LinearHead, choose
 from ntl.settings import TrainSettings
+from ntl.training import train as training
 
 UNTIED = {"architecture": {"tie_word_embeddings": False}}
 MODELS = {
@@ -225,7 +225,7 @@ def test_cross_entropy_is_ntl_of_weight_zero_bit_by_bit(tmp_path, path):
 
 
 def test_the_path_is_told(tmp_path, caplog):
-    caplog.set_level("INFO", logger="ntl.training")
+    caplog.set_level("INFO", logger="ntl.training.train")
     trained(tmp_path, "t5", "auto", 1, torch.float32)
     assert "loss computed by the plain functions (train.fused=auto" in caplog.text
     with pytest.raises(ValueError, match=r"train.fused: got 'fast'"):
@@ -235,7 +235,7 @@ def test_the_path_is_told(tmp_path, caplog):
 PROGRAM = """
 import sys
 import torch
-import tiny
+from helpers import tiny
 from torch.nn.parallel import DistributedDataParallel
 from ntl.data import model_inputs
 from ntl.losses import Counts, CrossEntropyWithNTL

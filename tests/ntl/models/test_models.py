@@ -3,11 +3,11 @@
 import copy
 
 import pytest
-import tiny
 import torch
 import transformers
+from helpers import tiny
 
-from experiments import configuration
+from experiments.config import compose as configuration
 from ntl import models
 from ntl.data import model_inputs
 from ntl.encodings import PretrainedTokenizer, TrainedBPE, build

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from shared_data import shared
+from helpers.shared_data import shared
 
 ROOT = Path(__file__).resolve().parents[3]
 # A step by the Trainer of a run; a process of its own, so that its memory and its time are those of the step.
@@ -16,9 +16,10 @@ SCRIPT = """
 import json, resource, sys
 from pathlib import Path
 import torch
-from experiments.configuration import compose
-from experiments.parts import instantiate
-from ntl import models, training
+from experiments.config.compose import compose
+from experiments.config.instantiate import instantiate
+from ntl import models
+from ntl.training import train as training
 from ntl.data import EncodedDataset, layout_for
 torch.set_num_threads(1)
 name, folder, work = sys.argv[1:]

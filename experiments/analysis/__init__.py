@@ -1,0 +1,1 @@
+"""What the records show: tables, figures, statistics, claims."""

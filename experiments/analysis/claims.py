@@ -1,0 +1,232 @@
+"""What the records say of each claim of the paper: one verdict, by the rule that was fixed before the runs.
+
+A claim's arms are found in its experiment by name, and their records as every table finds them. An experiment whose
+evidence is no run (the speed of a step, an analytic landscape) has a function `judge(claim, results) -> Outcome` in its
+module.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tabulate import tabulate
+
+from experiments.analysis import published as paper
+from experiments.analysis.metrics import describe, margin
+from experiments.analysis.published import Claim
+from experiments.analysis.records import TRIVIAL, ArmRuns, Records, collect, command
+from experiments.analysis.statistics import (
+    NOTHING,
+    Paired,
+    at_ceiling,
+    at_floor,
+    common,
+    equivalence_p,
+    holm,
+    paired,
+    summarise,
+    verdict,
+)
+from experiments.analysis.tables import interval, number, probability, same_data, trivial_value
+from experiments.config.compose import load_experiment
+from experiments.config.discovery import module, module_name
+
+COLUMNS = ("id", "claim", "verdict", "effect", "ci_low", "ci_high", "p", "n", "scale", "paper_effect", "command")
+NOT_RUN = "not run"
+ANY = ("match",)  # "sometimes": one of several comparisons is enough; all other claims need all
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The evidence for one claim and the verdict on it.
+
+    `effect` and its interval are signed so that positive is what the paper claims (better, for a claim of no effect);
+    of several comparisons the one that the verdict hangs on is shown. `p` is what the verdict rests on: Holm-corrected
+    for a difference, of both one-sided tests for no effect; `raw_p` is the paired t-test's.
+    """
+
+    claim: Claim
+    verdict: str = NOT_RUN
+    effect: Paired = NOTHING
+    p: float | None = None
+    raw_p: float | None = None
+    seeds: int = 0
+    scale: str = "cpu"
+    command: str = ""
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    claim: Claim
+    comparisons: tuple[Paired, ...]  # signed
+    equivalence: tuple[float | None, ...]
+    floor: bool
+    ceiling: bool
+    seeds: int
+
+    @property
+    def p(self) -> float | None:
+        """Of a claim that needs all its comparisons: the largest."""
+        known = [c.p for c in self.comparisons]
+        return None if any(p is None for p in known) else max(known)
+
+
+def judge(records: Records, results: Path) -> list[Outcome]:
+    """The outcome of every claim, in the order of their ids."""
+    outcomes: list[Outcome | _Evidence] = [_examine(claim, records, results) for claim in paper.claims()]
+    family = [o for o in outcomes if isinstance(o, _Evidence) and not o.claim.no_effect]
+    corrected = holm(np.array([np.nan if e.p is None else e.p for e in family]))
+    by_claim = {e.claim.id: None if np.isnan(p) else float(p) for e, p in zip(family, corrected, strict=True)}
+    return [_conclude(o, by_claim.get(o.claim.id)) if isinstance(o, _Evidence) else o for o in outcomes]
+
+
+def write(records: Records, results: Path) -> list[Path]:
+    """Write `claims.csv` and `claims.md` into the results folder. Returns the paths."""
+    outcomes = judge(records, results)
+    paths = []
+    for suffix, text in (("csv", to_csv(outcomes)), ("md", to_markdown(outcomes))):
+        path = Path(results) / f"claims.{suffix}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="\n")
+        paths.append(path)
+    return paths
+
+
+def to_csv(outcomes: Sequence[Outcome]) -> str:
+    """The outcomes with the columns `COLUMNS`, numbers to six digits, empty where there is none."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for o in outcomes:
+        numbers = [o.effect.difference, o.effect.low, o.effect.high, o.p]
+        shown = ["" if x is None else f"{x:.6g}" for x in numbers]
+        published = "" if o.claim.paper_effect is None else f"{o.claim.paper_effect:.6g}"
+        writer.writerow([o.claim.id, o.claim.claim, o.verdict, *shown, o.effect.n, o.scale, published, o.command])
+    return file.getvalue()
+
+
+def to_markdown(outcomes: Sequence[Outcome]) -> str:
+    """The outcomes for readers."""
+    headers = ["", "claim", "metric", "verdict", "effect [95 %]", "p", "t-test p", "sign-flip p", "n", "paper's effect"]
+    rows = [
+        [
+            o.claim.id,
+            o.claim.claim,
+            " ".join(filter(None, (o.claim.split, describe(o.claim.metric).title))),
+            f"**{o.verdict}**" + (f": {o.remark}" if o.remark else ""),
+            interval(o.effect),
+            probability(o.p),
+            probability(o.raw_p),
+            probability(o.effect.sign_flip_p),
+            f"{o.effect.n} of {o.seeds}" if o.seeds else "–",
+            number(o.claim.paper_effect, sign=True),
+        ]
+        for o in outcomes
+    ]
+    commands = [f"* {o.claim.id}: `{o.command}`" for o in outcomes if o.command]
+    return (
+        "# What the records say of the paper's claims\n\n"
+        + tabulate(rows, headers, tablefmt="pipe", disable_numparse=True)
+        + "\n\n## Notes\n\n"
+        "* Made by `python -m experiments claims`.\n"
+        "* Effects are mean paired differences over seeds, signed so that positive is what the paper claims (better, "
+        "for a claim of no effect).\n"
+        "* p is what the verdict rests on: the paired t-test's, Holm-corrected over all claims of a difference that "
+        "have one; for a claim of no effect, the larger of two one-sided tests against the margin. The exact sign-flip "
+        "p is not corrected.\n"
+        "* Verdicts, in this order: *floor* (no arm beats the best constant by 0.02, or an error by 2 %: this scale "
+        "cannot speak), *ceiling* (all arms above 0.98); for no effect *equivalent*, *differs*, *undecided*; for a "
+        "difference *reproduced*, *opposite*, *no clear effect*.\n\n"
+        "## Commands\n\n" + "\n".join(commands) + "\n"
+    )
+
+
+def _examine(claim: Claim, records: Records, results: Path) -> Outcome | _Evidence:
+    names = list(dict.fromkeys((*claim.baselines, *claim.treatments)))
+    if module_name(claim.experiment) is None:
+        return Outcome(claim, remark=f"there is no experiment '{claim.experiment}' yet")
+    if hasattr(module(claim.experiment), "judge"):
+        return module(claim.experiment).judge(claim, results)
+    experiment = load_experiment(claim.experiment)
+    if absent := [name for name in names if name not in experiment.arms]:
+        return Outcome(claim, remark=f"'{claim.experiment}' has no arm {', '.join(absent)}")
+    arms = {arm: runs for arm, runs in collect(experiment, records).items() if arm in names}
+    same_data(arms.values())
+    values = {arm: runs.values(claim.split, claim.metric) for arm, runs in arms.items()}
+    pairs = [(values[t], values[b]) for t in claim.treatments for b in claim.baselines]
+    if not all(set(treatment) & set(baseline) for treatment, baseline in pairs):
+        finished = sum(len(runs.finished) for runs in arms.values())
+        declared = sum(len(runs.seeds) for runs in arms.values())
+        return Outcome(
+            claim,
+            seeds=len(experiment.seeds),
+            command=_command(claim),
+            remark=f"{finished} of {declared} runs finished",
+        )
+    comparisons, equivalence = [], []
+    for treatment, baseline in pairs:
+        _, ours, theirs = common(treatment, baseline)
+        comparisons.append(paired(ours, theirs).signed(claim.sign))
+        if claim.no_effect:
+            low, high = margin(claim.metric, one_sided=claim.paper_verdict == "match")
+            equivalence.append(equivalence_p(claim.sign * ours, claim.sign * theirs, low, high))
+    means = [summarise(list(v.values())).mean for v in values.values()]
+    kind = describe(claim.metric).kind
+    return _Evidence(
+        claim,
+        tuple(comparisons),
+        tuple(equivalence),
+        floor=at_floor(means, _trivial(claim, arms), kind),
+        ceiling=at_ceiling(means, kind),
+        seeds=len(experiment.seeds),
+    )
+
+
+def _trivial(claim: Claim, arms: Mapping[str, ArmRuns]) -> list[float]:
+    records = [record for runs in arms.values() for record in runs.finished.values()]
+    values = [trivial_value(records, state, claim.split, claim.metric, "all") for state in TRIVIAL]
+    return [value for value in values if value is not None]
+
+
+def _conclude(evidence: _Evidence, corrected: float | None) -> Outcome:
+    """The verdict on a claim, and of its comparisons the one that it hangs on."""
+    claim, comparisons = evidence.claim, evidence.comparisons
+    state = {"floor": evidence.floor, "ceiling": evidence.ceiling}
+    enough = claim.paper_verdict in ANY
+    if claim.no_effect:
+        limits = margin(claim.metric, one_sided=claim.paper_verdict == "match")
+        verdicts = [
+            verdict(comparison, equivalence=p, margin=limits, **state)
+            for comparison, p in zip(comparisons, evidence.equivalence, strict=True)
+        ]
+        ps = [1.0 if p is None else p for p in evidence.equivalence]
+        shown = (min if enough else max)(range(len(ps)), key=ps.__getitem__)
+        p, split = evidence.equivalence[shown], "undecided"
+    else:
+        verdicts = [verdict(comparison, corrected_p=corrected, **state) for comparison in comparisons]
+        shown = min(range(len(comparisons)), key=lambda i: comparisons[i].difference)
+        p, split = corrected, "no clear effect"
+    final = verdicts[0] if len(set(verdicts)) == 1 else split
+    if enough and "equivalent" in verdicts:
+        final = "equivalent"
+    effect = comparisons[shown]
+    return Outcome(
+        claim,
+        final,
+        effect,
+        p,
+        raw_p=effect.p,
+        seeds=evidence.seeds,
+        command=_command(claim),
+        remark="" if effect.n == evidence.seeds else f"on {effect.n} of {evidence.seeds} seeds so far",
+    )
+
+
+def _command(claim: Claim) -> str:
+    return command(claim.experiment, dict.fromkeys((*claim.baselines, *claim.treatments)))

@@ -1,0 +1,77 @@
+"""Records brought home from other machines: new ones are copied, known ones passed over, contradictions told.
+
+Nothing that lies here is ever overwritten: which of two different records of one run should count, a person decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from experiments.config.compose import ConfigurationError
+from ntl.runs.record import RECORD, RecordError, read_record, read_whole, write_atomically
+
+
+@dataclass
+class Collected:
+    """What became of the records that were found, by run id."""
+
+    new: list[str] = field(default_factory=list)
+    known: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)  # damaged there or here, or unlike the one that lies here
+
+
+def collect(folders: Sequence[Path], results: Path) -> Collected:
+    """Copy the records below `folders` that are not yet below `results`.
+
+    Args:
+        folders: results folders, or checkouts that hold one.
+
+    Raises:
+        ConfigurationError: a folder without records.
+    """
+    collected = Collected()
+    for runs in map(_runs, folders):
+        for path in sorted(runs.glob(f"*/*/{RECORD}")):
+            try:
+                _collect(path.parent, results / "runs" / path.relative_to(runs).parent, collected)
+            except RecordError as error:
+                collected.problems.append(str(error))
+    return collected
+
+
+def _runs(folder: Path) -> Path:
+    for runs in (folder / "runs", folder / "results" / "runs"):
+        if any(runs.glob(f"*/*/{RECORD}")):
+            return runs
+    raise ConfigurationError(
+        f"got the folder {folder}, which holds no records; expected a results folder (runs/<dataset>/<id>/{RECORD} in "
+        "it), or a checkout that has one"
+    )
+
+
+def _collect(there: Path, here: Path, collected: Collected) -> None:
+    files = read_whole(there)
+    if not (here / RECORD).exists():
+        for name, content in files.items():  # the record is the last
+            write_atomically(here / name, content, exclusive=name == RECORD)
+        collected.new.append(here.name)
+    elif read_whole(here) == files:
+        collected.known.append(here.name)
+    else:
+        collected.problems.append(_contradiction(there, here))
+
+
+def _contradiction(there: Path, here: Path) -> str:
+    """One sentence on two whole records of the same run that are not the same."""
+    one, other = read_record(there), read_record(here)
+    if one["status"] != other["status"]:
+        what = f"it is {one['status']} there and {other['status']} here"
+    else:
+        unlike = [name for name in one if one[name] != other.get(name)]
+        what = f"they differ in {', '.join(unlike)}" if unlike else "they differ in how they are written"
+    return (
+        f"{here.name}: {there} and {here} are two records of one run: {what}. The one here stays; to take the other, "
+        "move the folder here away and collect again"
+    )

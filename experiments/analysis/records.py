@@ -1,0 +1,197 @@
+"""Finding the records of an experiment among all that were kept.
+
+A run belongs to no experiment: a record is an arm's when its configuration, in canonical form, is the one that the
+experiment composes for that arm and seed. Two experiments share the runs that they have in common.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from experiments.config.compose import Experiment, run_config
+from ntl.evaluation.baselines import TRIVIAL
+from ntl.runs.run import ALGORITHM_VERSION, RecordError, canonical, read_record
+
+__all__ = [
+    "TRIVIAL",
+    "UNTRAINED",
+    "ArmRuns",
+    "Conflict",
+    "Record",
+    "RecordError",
+    "Records",
+    "collect",
+    "command",
+    "load",
+]
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "results"
+OUTPUTS = ROOT / "outputs"
+UNTRAINED = "untrained"
+
+
+class Conflict(ValueError):
+    """Records that contradict one another: each is whole, but they cannot stand in one table."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One `record.json`, read."""
+
+    path: Path
+    content: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def id(self) -> str:
+        return self.content["id"]
+
+    @property
+    def finished(self) -> bool:
+        return self.content["status"] == "finished"
+
+    @property
+    def reason(self) -> str:
+        """Why the run failed, on one line."""
+        reason = self.content["reason"] or {}
+        where = f" ({reason['where']})" if reason.get("where") else ""
+        return " ".join(f"{reason.get('type', 'failed')}: {reason.get('message', '')}{where}".split())
+
+    @property
+    def algorithm_version(self) -> int:
+        return self.content["code"].get("algorithm_version", 1)
+
+    @property
+    def data(self) -> str | None:
+        """Fingerprint of the data that the run was trained and scored on."""
+        return self.content["data"].get("fingerprint")
+
+    @cached_property
+    def key(self) -> str:
+        try:
+            return key(self.content["config"])
+        except Exception as error:  # of whatever its names stand for
+            raise RecordError(self.path, f"its configuration means nothing to this version ({error})") from error
+
+    def value(self, state: str, split: str, metric: str, group: str = "all") -> float | None:
+        """`metrics[state][split][group][metric]`, or None where it is absent or undefined."""
+        found: Any = self.content["metrics"]
+        for name in (state, split, group, metric):
+            if not isinstance(found, Mapping) or name not in found:
+                return None
+            found = found[name]
+        if isinstance(found, list):
+            raise RecordError(
+                self.path, f"metrics.{state}.{split}.{group}.{metric} is a list, and a number is expected"
+            )
+        return None if found is None else float(found)
+
+    def groups(self, split: str) -> tuple[str, ...]:
+        """The groups (modules) that the trained model was scored on, without "all"."""
+        scored = self.content["metrics"].get("trained", {}).get(split, {})
+        return tuple(sorted(set(scored) - {"all"}))
+
+
+class Records:
+    """All records of a results folder, found by configuration."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._by_key: dict[str, list[Record]] = defaultdict(list)
+        self.collected: dict[str, dict[str, ArmRuns]] = {}  # of `collect`: many tables and claims ask for the same
+        for record in records:
+            self._by_key[record.key].append(record)
+
+    def __iter__(self) -> Iterator[Record]:
+        return (record for records in self._by_key.values() for record in records)
+
+    def select(self, config: Mapping[str, Any]) -> Record | None:
+        """The record of that configuration: one by the present algorithm version before an older one.
+
+        Raises:
+            Conflict: two different records of the present version answer to it.
+        """
+        found = sorted(self._by_key.get(key(config), ()), key=lambda record: record.algorithm_version)
+        current = [record for record in found if record.algorithm_version == ALGORITHM_VERSION]
+        if len(current) > 1:
+            paths = " and ".join(str(record.path.parent) for record in current)
+            fingerprints = {record.data for record in current}
+            why = "they were computed on different data" if len(fingerprints) > 1 else "their configurations are equal"
+            raise Conflict(
+                f"got {len(current)} records for one arm and seed, expected one: {paths} ({why}); "
+                "remove the folder that should not count, or make the difference part of the configuration"
+            )
+        return current[0] if current else (found[-1] if found else None)
+
+
+def load(results: Path = RESULTS) -> Records:
+    """Read every record below `results/runs`.
+
+    Raises:
+        RecordError: naming the first file that is damaged.
+    """
+    return Records(Record(path, read_record(path)) for path in sorted((Path(results) / "runs").glob("*/*/record.json")))
+
+
+def key(config: Mapping[str, Any]) -> str:
+    """A text that is equal for configurations that compute the same."""
+    return json.dumps(canonical(config), sort_keys=True)
+
+
+@dataclass(frozen=True)
+class ArmRuns:
+    """What is known of one arm: for each declared seed a finished record, a failed one, an outdated one, or nothing."""
+
+    arm: str
+    seeds: tuple[int, ...]
+    finished: Mapping[int, Record]
+    failed: Mapping[int, Record]
+    outdated: Mapping[int, Record]  # computed by an older algorithm version: shown, not counted
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Seeds that have yet to be run: without a record, or with an outdated one."""
+        return tuple(seed for seed in self.seeds if seed not in self.finished and seed not in self.failed)
+
+    def values(self, split: str, metric: str, group: str = "all", state: str = "trained") -> dict[int, float]:
+        """The metric by seed, for the finished seeds where it is defined."""
+        values = {seed: record.value(state, split, metric, group) for seed, record in self.finished.items()}
+        return {seed: value for seed, value in values.items() if value is not None}
+
+
+def collect(experiment: Experiment, records: Records) -> dict[str, ArmRuns]:
+    """Select the records of every arm and seed of an experiment, in the yaml's order."""
+    memory = f"{experiment.name} {experiment.overrides}"
+    if memory in records.collected:
+        return records.collected[memory]
+    arms: dict[str, ArmRuns] = {}
+    for arm in experiment.arms:
+        finished, failed, outdated = {}, {}, {}
+        for seed in experiment.seeds:
+            record = records.select(run_config(experiment, arm, seed))
+            if record is None:
+                continue
+            if record.algorithm_version != ALGORITHM_VERSION:
+                outdated[seed] = record
+            elif record.finished:
+                finished[seed] = record
+            else:
+                failed[seed] = record
+        arms[arm] = ArmRuns(arm, tuple(experiment.seeds), finished, failed, outdated)
+    records.collected[memory] = arms
+    return arms
+
+
+def command(experiment: str, arms: Mapping[str, ArmRuns] | None = None, retry: bool = False) -> str:
+    """The command that runs what is missing of these arms (all of the experiment by default)."""
+    words = ["python run.py -m", f"experiment={experiment}"]
+    if arms is not None:
+        words.append("arm=" + ",".join(arms))
+    if retry:
+        words.append("retry=true")
+    return " ".join(words)

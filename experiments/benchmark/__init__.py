@@ -1,0 +1,1 @@
+"""What the losses cost in time and memory."""

@@ -1,0 +1,1 @@
+"""From Hydra's yaml files to checked objects."""

@@ -1,0 +1,384 @@
+"""From Hydra's yaml files to one checked, plain configuration per run.
+
+`run.py`, `status` and the tables all read an experiment's arms here, so that they can never disagree. Nothing in this
+module loads torch: a misspelt key is answered at once. `check` does, as the last thing before work starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ntl.settings import EvalSettings, ModelSettings, TrainSettings, with_source
+
+ROOT = Path(__file__).resolve().parents[2]
+CONF = ROOT / "conf"
+FREE = ("model.architecture.", "train.schedule_options.", "train.fsdp.")  # take keys that no yaml lists
+SETTINGS = {"model": ModelSettings, "train": TrainSettings, "eval": EvalSettings}
+SWEEPS = ("-m", "--multirun")
+# Hydra's options that show something and start no run, as run.py --hydra-help lists them.
+SHOWS = ("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package", "-i", "--info",
+         "-sc", "--shell-completion")  # fmt: skip
+
+
+class ConfigurationError(ValueError):
+    """A configuration that cannot be run; its text says what was got, what was expected and what to do."""
+
+
+@dataclass
+class Experiment:
+    """An experiment as its yaml declares it: arms with their overrides, in order, and seeds."""
+
+    name: str
+    arms: dict[str, list[str]]
+    seeds: list[int]
+    overrides: list[str] = field(default_factory=list)  # given on the command line, on top of the yaml
+
+
+def register() -> None:
+    """Make the settings' dataclasses and this suite's resolvers known to Hydra. Calling it twice is harmless."""
+    store = ConfigStore.instance()
+    for group, settings in SETTINGS.items():
+        store.store(group=group, name="schema", node=settings)
+    OmegaConf.register_new_resolver("arm_names", lambda arms: ",".join(arms) or "null", replace=True)
+    OmegaConf.register_new_resolver("arms_of", lambda name: load_experiment(name).arms, replace=True)
+    OmegaConf.register_new_resolver("arms_made_by", _made_arms, replace=True)
+    OmegaConf.register_new_resolver("joined", lambda values: ",".join(map(str, values)), replace=True)
+
+
+def _made_arms(name: str) -> dict[str, list[str]]:
+    """Arms that the module of an experiment makes, where they are too many to be listed."""
+    return import_module(f"experiments.{name}").arms()
+
+
+def nearest(word: str, candidates: Iterable[str], count: int = 3) -> list[str]:
+    """The candidates that `word` may have been meant to be, best first."""
+    return difflib.get_close_matches(word, list(candidates), n=count, cutoff=0.5)
+
+
+def did_you_mean(kind: str, got: str, candidates: Iterable[str], of: str = "") -> str:
+    """One sentence for an unknown name: what was got, the nearest valid names, or all where none is near."""
+    candidates = sorted(candidates)
+    close = nearest(got, candidates)
+    hint = f"nearest: {', '.join(close)}" if close else f"valid: {', '.join(candidates)}"
+    return f"unknown {kind} '{got}'{of and f' of {of}'}; {hint}"
+
+
+@cache
+def choices(group: str) -> tuple[str, ...]:
+    """The choices of a configuration group: the files of its folder, bases (leading underscore) left out."""
+    folder = CONF / group
+    names = (path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
+    return tuple(sorted(name for name in names if not name.rpartition("/")[2].startswith("_")))
+
+
+def experiment_names() -> list[str]:
+    """Names of all experiments, such as `ablation` or `paper/ablation`."""
+    return list(choices("experiment"))
+
+
+def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Compose one run's configuration, the overrides of its arm included, as a plain dictionary.
+
+    Args:
+        overrides: Hydra overrides, e.g. `["experiment=ablation", "arm=ce", "seed=1"]`. Where an arm and the caller
+            set the same key, the caller's word holds.
+
+    Raises:
+        ConfigurationError: an unknown key, choice or arm, or a value of the wrong type.
+    """
+    overrides = list(overrides)
+    parsed = _parse(overrides)
+    experiment = _compose_checked([o.input_line for o in parsed if _top(o) in ("experiment", "arms")])
+    arm = next((o.value() for o in parsed if o.get_key_element() == "arm"), experiment["arm"])
+    if arm is not None:
+        arms = experiment["arms"]
+        if str(arm) not in arms:
+            raise ConfigurationError(
+                did_you_mean("arm", str(arm), arms, of=f"experiment '{experiment['experiment']}'")
+                if arms
+                else f"got arm={arm} without an experiment; name one, e.g. experiment=ablation"
+            )
+        given = {_key(override) for override in overrides}
+        overrides = [*(override for override in arms[str(arm)] if _key(override) not in given), *overrides]
+    try:
+        config = _compose(overrides)
+    except ConfigurationError:
+        check_overrides(overrides)  # says it better, but takes as long again
+        raise
+    del config["arms"], config["seeds"]  # an experiment's, not the run's
+    try:
+        config["model"] = with_source(config["model"])
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from error
+    for name, settings in SETTINGS.items():
+        config[name]["_target_"] = f"{settings.__module__}.{settings.__qualname__}"
+    return config
+
+
+def load_experiment(name: str, overrides: Sequence[str] = ()) -> Experiment:
+    """Read an experiment's arms and seeds.
+
+    Raises:
+        ConfigurationError: an unknown experiment (with the nearest names).
+    """
+    config = _compose_checked([f"experiment={name}", *overrides])
+    arms = {arm: list(items) for arm, items in config["arms"].items()}
+    return Experiment(name=name, arms=arms, seeds=list(config["seeds"]), overrides=list(overrides))
+
+
+def run_config(experiment: Experiment, arm: str, seed: int) -> dict[str, Any]:
+    """The configuration of one arm and seed of an experiment."""
+    config = _arm_config(experiment.name, arm, tuple(experiment.overrides))
+    return {**config, "seed": seed}
+
+
+@cache
+def _arm_config(name: str, arm: str, overrides: tuple[str, ...]) -> dict[str, Any]:
+    return compose([f"experiment={name}", f"arm={arm}", *overrides])
+
+
+def check_overrides(overrides: Sequence[str]) -> None:
+    """Raise a ConfigurationError with the nearest valid names for the first unknown key or choice."""
+    parsed = _parse(overrides)
+    groups = _groups()
+    selections = check_choices(parsed)
+    known = set(_keys(_compose_checked(selections)))
+    for override in parsed:
+        key = override.get_key_element()
+        if key[0] in "+~" or key.partition("@")[0] in groups or key.startswith("hydra"):
+            continue
+        if key not in known:
+            hint = f"; to add a key of your own, write +{override.input_line}" if key.startswith(FREE) else ""
+            raise ConfigurationError(_unknown_key(key, known | groups, selections) + hint)
+
+
+def _unknown_key(key: str, known: Iterable[str], selections: Sequence[str]) -> str:
+    """One sentence for an unknown key: the nearest of its own group, and which choice of the group has it."""
+    group, _, option = key.partition(".")
+    own = [name.partition(".")[2] for name in known if name.startswith(f"{group}.") and not name.endswith("_target_")]
+    if not own or group not in _groups():
+        return did_you_mean("key", key, known)
+    with _own_hydra(str(CONF)):
+        hydra = hydra_compose("config", overrides=list(selections), return_hydra_config=True).hydra
+    chosen = hydra.runtime.choices[group]
+    having: dict[str, list[str]] = {}  # options of the group's other choices -> these choices
+    for choice in choices(group):
+        for name in _options(group, choice) - set(own):
+            having.setdefault(name, []).append(choice)
+    best = nearest(option, [*own, *having], count=1)
+    if best and best[0] in having:
+        others = f"{group}={', '.join(having[best[0]])}"
+        return f"unknown key '{key}' of {group}={chosen}; {group}.{best[0]} is an option of {others}"
+    near = [f"{group}.{name}" for name in nearest(option, own)]
+    hint = f"nearest: {', '.join(near)}" if near else f"valid: {', '.join(sorted(f'{group}.{name}' for name in own))}"
+    return f"unknown key '{key}' of {group}={chosen}; {hint}"
+
+
+def _options(group: str, choice: str) -> set[str]:
+    """The dotted keys that the yaml of a choice lists, those of its bases included."""
+    path = CONF / group / f"{choice}.yaml"
+    if not path.is_file():  # a dataclass, whose keys every choice has
+        return set()
+    content = OmegaConf.to_container(OmegaConf.load(path))
+    bases = [base for base in content.pop("defaults", ()) if isinstance(base, str) and base != "_self_"]
+    return set(_keys(content)).union(*(_options(group, base) for base in bases)) - {"_target_"}
+
+
+def check_choices(parsed: Sequence[Override]) -> list[str]:
+    """Return those overrides that choose from a group; raise a ConfigurationError for the first unknown choice."""
+    groups = _groups()
+    selections = []
+    for override in parsed:
+        key = override.get_key_element().lstrip("+~").partition("@")[0]
+        if key in groups:
+            for choice in _values(override):
+                if choice not in choices(key):
+                    raise ConfigurationError(did_you_mean(key, choice, choices(key)))
+            if not override.is_sweep_override() and not override.is_delete():
+                selections.append(override.input_line)
+    return selections
+
+
+def check_words(arguments: Sequence[str]) -> None:
+    """Raise a ConfigurationError for words that only look like options of run.py, or stand in the wrong place."""
+    for argument in arguments:
+        word, _, value = argument.lstrip("-").partition("=")
+        if word in ("predict", "run"):
+            asked = next((a.lstrip("-") for a in arguments if a.lstrip("-").startswith("run=")), "run=<id or folder>")
+            raise ConfigurationError(
+                f"got '{argument}' in a command that trains; to ask a trained model, predict comes first: "
+                f'python run.py predict {asked} "What is 3 + 4?"'
+            )
+        if argument.startswith("-") and argument.partition("=")[0] not in SWEEPS + SHOWS:
+            raise ConfigurationError(
+                f"got '{argument}', expected options as key=value without dashes, such as {word}={value or '…'}; "
+                "python run.py --help lists them"
+            )
+
+
+def compose_all(arguments: Sequence[str]) -> list[dict[str, Any]]:
+    """Compose the configurations that a command line names: each arm of a sweep, and each value of other swept keys.
+
+    Keys are varied one at a time, the others at their first value: what is wrong with a value shows in any combination.
+
+    Raises:
+        ConfigurationError: for the first that cannot be composed.
+    """
+    parsed = _parse([a for a in arguments if not a.startswith("-")])
+    check_choices(parsed)
+    swept = {o.get_key_element(): list(_values(o)) for o in parsed if o.is_sweep_override()}
+    fixed = [o.input_line for o in parsed if not o.is_sweep_override()]
+    chosen = [o for o in parsed if not o.is_sweep_override() and _top(o) in ("experiment", "arms", "arm", "seeds")]
+    config = _compose_checked([o.input_line for o in chosen])
+    sweep = set(SWEEPS) & set(arguments)
+    if config["experiment"] and not config["arms"]:
+        raise ConfigurationError(
+            f"experiment '{config['experiment']}' is computed and trains nothing: "
+            f"python -m experiments tables {config['experiment']}"
+        )
+    if config["arm"] is None and config["arms"] and not sweep:
+        raise ConfigurationError(
+            f"experiment '{config['experiment']}' has several arms; add -m to run them all, or arm=<one of "
+            f"{', '.join(config['arms'])}>"
+        )
+    if sweep and config["arm"] is None and config["arms"]:
+        swept.setdefault("arm", list(config["arms"]))
+        swept.setdefault("seed", list(map(str, config["seeds"])))
+    if not sweep and swept:
+        raise ConfigurationError(f"got several values of {', '.join(swept)}; add -m to run them all")
+    first = {key: values[0] for key, values in swept.items() if values}
+    varied = [first] + [first | {key: value} for key, values in swept.items() for value in values[1:]]
+    return [compose([*fixed, *(f"{key}={value}" for key, value in values.items())]) for values in varied]
+
+
+def check_launcher(arguments: Sequence[str]) -> None:
+    """Raise a ConfigurationError for a command line whose jobs could not be queued, or would be stopped at once."""
+    chosen = [a for a in arguments if _key(a).startswith(("hydra/launcher", "hydra.launcher"))]
+    if not any(argument.startswith("hydra/launcher") for argument in chosen):
+        return
+    with _own_hydra(str(CONF)):
+        launcher = hydra_compose("config", overrides=chosen, return_hydra_config=True).hydra.launcher
+    if not launcher._target_.endswith(".SlurmLauncher"):
+        return
+    if shutil.which("sbatch") is None:
+        raise ConfigurationError(
+            "got a launcher for SLURM, and there is no sbatch on this machine; give the command where jobs are "
+            "submitted, or leave hydra/launcher out to run here"
+        )
+    if launcher.signal_delay_s >= 60 * launcher.timeout_min:
+        raise ConfigurationError(
+            f"hydra.launcher.signal_delay_s: got {launcher.signal_delay_s} seconds before a time limit of "
+            f"hydra.launcher.timeout_min={launcher.timeout_min} minutes; expected less, or every job would be stopped "
+            "as it starts"
+        )
+
+
+def _compose_checked(overrides: Sequence[str]) -> dict[str, Any]:
+    name = next((o.partition("=")[2] for o in overrides if o.startswith("experiment=")), None)
+    if name and name not in experiment_names():
+        raise ConfigurationError(did_you_mean("experiment", name, experiment_names()))
+    return _compose(list(overrides))
+
+
+def _compose(overrides: Sequence[str]) -> dict[str, Any]:
+    return _composed(tuple(overrides), str(CONF))
+
+
+@cache
+def _composed_config(overrides: tuple[str, ...], conf: str) -> DictConfig:
+    with _own_hydra(conf):
+        return hydra_compose("config", overrides=list(overrides))
+
+
+@contextlib.contextmanager
+def _own_hydra(conf: str) -> Iterator[None]:
+    """A Hydra to compose with. Inside a Hydra job there is an outer one, which survives this."""
+    register()
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(conf, version_base="1.3"):
+            yield
+    finally:
+        GlobalHydra.instance().hydra = outer
+
+
+def _composed(overrides: tuple[str, ...], conf: str) -> dict[str, Any]:
+    try:
+        return OmegaConf.to_container(_composed_config(overrides, conf), resolve=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        cause = error.__cause__ or error
+        if said := _wrong_type(getattr(cause, "full_key", None), overrides):
+            raise ConfigurationError(said) from None
+        text = str(cause).split("\n    full_key", 1)[0].strip() or str(error)
+        key = getattr(cause, "full_key", None)
+        raise ConfigurationError(f"{text}{f' (key {key})' if key else ''}") from None
+
+
+def _wrong_type(key: str | None, overrides: Sequence[str]) -> str | None:
+    """What to say of an override of `key` if its value is not of the type that the settings give it."""
+    from experiments.config.check import fits, spoken
+
+    group, _, name = str(key).partition(".")
+    hint = get_type_hints(SETTINGS[group]).get(name) if group in SETTINGS else None
+    values = [o.value() for o in _parse(overrides) if o.get_key_element().lstrip("+") == key]
+    if hint is None or not values or fits(values[-1], hint):
+        return None
+    return f"{key}: got {values[-1]!r}, expected {spoken(hint)}"
+
+
+def _groups() -> set[str]:
+    return {path.name for path in CONF.iterdir() if path.is_dir()} - {"hydra"}
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].lstrip("+~")
+
+
+def _top(override: Override) -> str:
+    return override.get_key_element().lstrip("+~").partition(".")[0]
+
+
+def _values(override: Any) -> list[str]:
+    if override.is_sweep_override():
+        return [str(value) for value in override.sweep_string_iterator()]
+    value = override.value()
+    return [] if value is None else [str(value)]
+
+
+def _parse(overrides: Sequence[str]) -> list[Override]:
+    try:
+        return OverridesParser.create().parse_overrides([o for o in overrides if not o.startswith("-")])
+    except OverrideParseException as error:
+        raise ConfigurationError(
+            f"cannot read the override '{error.override}'; expected key=value, quoted where the value holds "
+            "spaces, commas or brackets, as in 'loss.weight=0.3'"
+        ) from None
+
+
+def _keys(config: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Every key that can be set, dotted."""
+    keys = []
+    for key, value in config.items():
+        keys.append(f"{prefix}{key}")
+        if isinstance(value, Mapping):
+            keys += _keys(value, f"{prefix}{key}.")
+    return keys

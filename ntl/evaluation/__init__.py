@@ -1,0 +1,1 @@
+"""Evaluation: generated answers, their scores, and the trivial predictors."""

@@ -1,0 +1,173 @@
+"""Evaluation: a model answers every question of a split, and its text is scored against the reference text.
+
+All methods go through this one path; what is particular to one (how it generates) is its encoding's. Token accuracy
+and perplexity come from a teacher-forced pass and count label tokens only, over the whole split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.functional import cross_entropy
+from tqdm.auto import tqdm
+
+from ntl import distributed
+from ntl.data import IGNORE, EncodedDataset, Layout, Row, model_inputs
+from ntl.evaluation import metrics
+from ntl.settings import EvalSettings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from ntl.encodings import Encoding
+
+
+@dataclass
+class Answers:
+    """What a model answered to the questions of one split, in their order."""
+
+    texts: list[str]
+    truncated: list[bool]  # cut at the limit of new tokens
+    tokens: list[metrics.TokenStats]  # of the reference answer, teacher-forced
+
+
+def check(settings: EvalSettings) -> None:
+    """Raise a ValueError for settings that cannot be evaluated with, before any work starts."""
+    if settings.beams < 1:
+        raise ValueError(f"eval.beams: got {settings.beams}, expected an integer of at least 1 (1 is greedy)")
+    if settings.decode not in ("generate", "expected"):
+        raise ValueError(f"eval.decode: got '{settings.decode}', expected generate or expected")
+    if settings.decode == "expected" and settings.beams != 1:
+        raise ValueError("eval.decode=expected picks digits one by one; set eval.beams=1 with it")
+    if settings.margin < 0:
+        raise ValueError(f"eval.margin: got {settings.margin}, expected an integer of at least 0")
+    if settings.batch_size < 1:
+        raise ValueError(f"eval.batch_size: got {settings.batch_size}, expected an integer of at least 1")
+    if settings.examples is not None and settings.examples < 1:
+        raise ValueError(f"eval.examples: got {settings.examples}, expected an integer of at least 1, or null for all")
+
+
+class TooLong(ValueError):
+    """A question that leaves the model no room for an answer."""
+
+
+def check_lengths(config: Any, layout: Layout, data: Mapping[str, EncodedDataset], max_new_tokens: int) -> None:
+    """Raise TooLong for a split with a question that leaves a model too few positions to answer.
+
+    Args:
+        config: of the model; one without a limit of positions (T5) takes everything.
+        data: by split.
+        max_new_tokens: limit of a generated answer.
+    """
+    limit = None if config.is_encoder_decoder else getattr(config, "max_position_embeddings", None)
+    if limit is None:
+        return
+    empty = {"input_ids": []}
+    for split, items in data.items():
+        prompt = max((layout.length((question, empty)) - 1 for question, _ in items), default=0)
+        forced = max((layout.length(item) - 1 for item in items), default=0)  # the reference answer, as trained
+        if max(prompt + max_new_tokens, forced) > limit:
+            raise TooLong(
+                f"the split '{split}' needs {max(prompt + max_new_tokens, forced)} positions (its longest question has "
+                f"{prompt} tokens, and answers have up to {max_new_tokens}), and the model has {limit}: leave out long "
+                "questions, lower eval.margin, or, from scratch, raise model.architecture.n_positions"
+            )
+
+
+@torch.no_grad()
+def answer(
+    model: PreTrainedModel,
+    encoding: Encoding,
+    layout: Layout,
+    data: EncodedDataset,
+    settings: EvalSettings,
+    max_new_tokens: int,
+    title: str | None = None,
+) -> Answers:
+    """Let `model` answer every question of `data`.
+
+    Processes that have joined (`ntl.distributed`) share the batches out, and all return all answers.
+
+    Args:
+        max_new_tokens: limit of a generated answer, its end token included.
+        title: of a progress bar; None for no bar.
+    """
+    was_training = model.training
+    model.eval()
+    answered: dict[int, tuple[str, bool, metrics.TokenStats]] = {}
+    share = distributed.share(list(_batches(data, layout, settings.batch_size)))
+    hidden = title is None or distributed.rank() > 0
+    bar = tqdm(total=sum(map(len, share)), desc=title, disable=hidden or None, leave=False)
+    for indices in share:
+        items = [data[index] for index in indices]
+        prompts = _on_device(layout.prompt_batch([question for question, _ in items]), model)
+        generated = encoding.generate(
+            model, prompts, max_new_tokens=max_new_tokens, num_beams=settings.beams, decode=settings.decode
+        )
+        stats = _teacher_forced(model, _on_device(layout.train_batch(items), model))
+        for index, result, stat in zip(indices, generated, stats, strict=True):
+            answered[index] = result.text, result.truncated, stat
+        bar.update(len(indices))
+    bar.close()
+    model.train(was_training)
+    for others in distributed.gathered(answered):
+        answered |= others
+    in_order = [answered[index] for index in range(len(data))]
+    return Answers(*([row[column] for row in in_order] for column in range(3)))
+
+
+def _teacher_forced(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> list[metrics.TokenStats]:
+    labels = batch["labels"]
+    outputs = model(**model_inputs(batch))
+    if getattr(outputs, "logits", None) is None:  # a model that predicts no tokens has none to be right about
+        return [metrics.TokenStats()] * len(labels)
+    logits = outputs.logits.float()
+    losses = cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORE, reduction="none").double().sum(1)
+    valid = labels != IGNORE
+    correct = ((logits.argmax(-1) == labels) & valid).sum(1)
+    return [
+        metrics.TokenStats(correct=c, tokens=t, nll_sum=n)
+        for c, t, n in zip(correct.tolist(), valid.sum(1).tolist(), losses.tolist(), strict=True)
+    ]
+
+
+def _batches(data: EncodedDataset, layout: Layout, size: int) -> Iterator[list[int]]:
+    """Indices in batches of like length, so that little is padded; the same batches whatever the model."""
+    order = sorted(range(len(data)), key=lambda index: (layout.length(data[index]), index))
+    for start in range(0, len(order), size):
+        yield order[start : start + size]
+
+
+def _on_device(batch: dict[str, torch.Tensor], model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    return {key: value.to(model.device) for key, value in batch.items()}
+
+
+def score(answers: Answers, rows: Sequence[Row], *, kind: str, fill: str | None) -> metrics.Scores:
+    """Score answers against the rows' reference answers, for all of them and for each module that rows name.
+
+    Args:
+        kind: "number" or "text": what counts in an answer.
+        fill: the number counted for an answer without one, in the metrics that end in `_filled`.
+    """
+    modules = [row["module"] for row in rows] if rows and "module" in rows[0] else None
+    stats: dict[str, metrics.TokenStats] = {}
+    for index, tokens in enumerate(answers.tokens):
+        for group in ("all", *([modules[index]] if modules else [])):
+            stats[group] = stats.get(group, metrics.TokenStats()) + tokens
+    return metrics.score(
+        answers.texts,
+        [row["answer"] for row in rows],
+        kind=kind,
+        fill=fill,
+        groups=modules,
+        token_stats=stats,
+        truncated=answers.truncated or None,
+    )
+
+
+def constant(text: str, rows: Sequence[Row]) -> Answers:
+    """The answers of a predictor that says the same to every question."""
+    return Answers([text] * len(rows), [], [])

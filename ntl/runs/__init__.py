@@ -1,0 +1,1 @@
+"""Runs: identity, lease, record, tracking, and the execution of one run."""

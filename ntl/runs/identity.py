@@ -1,0 +1,191 @@
+"""What makes a run the run it is: a name that changes when, and only when, the result can change."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import inspect
+import json
+import math
+import pkgutil
+import re
+from collections.abc import Mapping, Sequence, Set
+from enum import Enum
+from numbers import Integral, Real
+from pathlib import PurePath
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+
+from ntl.runs.scrubbing import scrub
+from ntl.settings import NOT_IDENTITY
+
+# Raise it whenever the code changes what a run computes, or a default that recorded runs relied on.
+ALGORITHM_VERSION = 1
+# Raise it when the canonical form itself changes: every run is then renamed.
+CANONICAL_VERSION = 1
+# Top-level choices that cannot change a result.
+NOT_RESULT = frozenset({"logger", "paths", "hydra", "arm", "arms", "seeds", "experiment", "retry"})
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
+
+
+def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a run's configuration can change its result, in a form that is equal for equal runs.
+
+    In each node that names a `_target_` (a class, dataclass or function), options at the default of its signature are
+    left out, so that a new option does not rename old runs, as are options annotated `NotIdentity`. `name` keys are
+    labels and left out too. Other keys beside `_target_`, such as `loss.encoding`, stay.
+
+    Args:
+        config: resolved configuration with the top-level keys model, dataset, loss, train, eval, seed.
+
+    Raises:
+        ValueError: a `_target_` that cannot be imported, or a number that is not finite.
+        TypeError: a value that JSON cannot hold.
+    """
+    nodes = {key: _canonical_node(value, key) for key, value in config.items() if key not in NOT_RESULT}
+    return {"version": CANONICAL_VERSION, "algorithm_version": ALGORITHM_VERSION, "config": nodes}
+
+
+def public(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration as a record shows it: whole, but without what cannot change a result.
+
+    Names and defaults stay, so that a record tells what was used even when a default changes later. Absolute paths
+    are cut. `canonical(public(config)) == canonical(config)`, unless an option of the identity is a path.
+    """
+    nodes = {key: _public_node(value, key) for key, value in config.items() if key not in NOT_RESULT}
+    return scrub(nodes)
+
+
+def run_id(config: Mapping[str, Any], data_fingerprint: str, weights_fingerprint: str | None = None) -> str:
+    """Return a run's readable identity: `<dataset>-<model>-<loss>-s<seed>-<8 hexadecimal digits>`.
+
+    Args:
+        config: resolved configuration; `dataset.name`, `model.name`, `loss.name` and `seed` form the readable part.
+        data_fingerprint: hash over the content of the prepared data.
+        weights_fingerprint: hash over the weights that training starts from; None when they are drawn from the seed.
+
+    Raises:
+        ValueError: a name that is missing or cannot be a folder's name, or a seed that is no integer.
+    """
+    dataset, model, loss = (checked_name(config, part) for part in ("dataset", "model", "loss"))
+    seed = config.get("seed")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ValueError(f"seed is {seed!r}; expected an integer of at least 0. Give one, as in seed=0.")
+    content = {"run": canonical(config), "data": data_fingerprint, "weights": weights_fingerprint}
+    digest = hashlib.sha256(_dump(content).encode()).hexdigest()
+    return f"{dataset}-{model}-{loss}-s{seed}-{digest[:8]}"
+
+
+def checked_name(config: Mapping[str, Any], part: str) -> str:
+    """Return `config[part]["name"]` if it can be part of a file name on any system, else raise ValueError."""
+    name = (config.get(part) or {}).get("name")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{part}.name is {name!r}; expected letters, digits, '_' and '.', starting with a letter or digit, "
+            f"because it becomes part of a folder's name. Rename it in conf/{part}/."
+        )
+    return name
+
+
+class _Option(NamedTuple):
+    default: str | None  # canonical JSON; None where there is no default or JSON cannot hold it
+    identity: bool
+
+
+@functools.cache
+def _options(target: str) -> dict[str, _Option]:
+    """Return the options that the signature of `target` names."""
+    try:
+        called = pkgutil.resolve_name(target)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"_target_ {target!r} cannot be imported ({error}). Correct it in conf/.") from error
+    is_dataclass = dataclasses.is_dataclass(called)
+    annotated = called.__init__ if inspect.isclass(called) and not is_dataclass else called
+    try:
+        hints = get_type_hints(annotated, include_extras=True)
+    except NameError as error:
+        raise TypeError(
+            f"The annotations of {target} cannot be read ({error}). Import the types they name at run time, not under "
+            "TYPE_CHECKING: an option's NotIdentity mark stands in them."
+        ) from error
+    if is_dataclass:
+        defaults = {field.name: _field_default(field) for field in dataclasses.fields(called) if field.init}
+    else:
+        named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        parameters = inspect.signature(called).parameters.values()
+        defaults = {parameter.name: parameter.default for parameter in parameters if parameter.kind in named}
+    return {name: _Option(_default_json(value), _is_identity(hints.get(name))) for name, value in defaults.items()}
+
+
+def _field_default(field: dataclasses.Field) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+
+
+def _default_json(value: Any) -> str | None:
+    if value is inspect.Parameter.empty:
+        return None
+    try:
+        return _dump(_canonical_node(value, "the.default"))
+    except (TypeError, ValueError):
+        return None
+
+
+def _is_identity(hint: Any) -> bool:
+    if get_origin(hint) is Annotated and NOT_IDENTITY in hint.__metadata__:
+        return False
+    return all(_is_identity(part) for part in get_args(hint))
+
+
+def _canonical_node(value: Any, where: str) -> Any:
+    if isinstance(value, Mapping):
+        options = _options(value["_target_"]) if "_target_" in value else {}
+        is_group = "_target_" in value or "." not in where
+        node = {}
+        for key, item in value.items():
+            option = options.get(key)
+            if (key == "name" and is_group) or (option and not option.identity):
+                continue
+            item = _canonical_node(item, f"{where}.{key}")
+            if option is None or _dump(item) != option.default:
+                node[str(key)] = item
+        return node
+    if isinstance(value, Enum):
+        return _canonical_node(value.value, where)
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, PurePath):
+        return value.as_posix()
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        if not math.isfinite(value):
+            raise ValueError(f"{where} is {value}; expected a finite number. Give one, as in {where}=0.3.")
+        # 1 and 1.0 are the same option, whichever way a person writes it.
+        return int(value) if float(value).is_integer() else float(value)
+    if isinstance(value, Set):
+        return sorted((_canonical_node(item, where) for item in value), key=_dump)
+    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
+        return [_canonical_node(item, f"{where}[{index}]") for index, item in enumerate(value)]
+    raise TypeError(f"{where} is of type {type(value).__name__}; expected a value that JSON can hold.")
+
+
+def _public_node(value: Any, where: str) -> Any:
+    if isinstance(value, Mapping):
+        options = _options(value["_target_"]) if "_target_" in value else {}
+        return {
+            str(key): _public_node(item, f"{where}.{key}")
+            for key, item in value.items()
+            if key not in options or options[key].identity
+        }
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray)):
+        return [_public_node(item, f"{where}[{index}]") for index, item in enumerate(value)]
+    if isinstance(value, Real) and not isinstance(value, Integral):
+        return float(value)
+    return _canonical_node(value, where)
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

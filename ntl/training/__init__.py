@@ -1,0 +1,1 @@
+"""Training: the library's Trainer with an objective's loss."""

@@ -1,0 +1,86 @@
+"""Finding records by what their configuration says."""
+
+import copy
+
+import pytest
+from helpers.made_records import metrics, scores, write_record
+
+from experiments.analysis.records import Conflict, RecordError, collect, load
+from experiments.config.compose import compose, run_config
+from ntl.runs.run import ALGORITHM_VERSION
+
+SCORES = scores(metrics(0.5, 0.2))
+
+
+def test_arms_find_their_own_records_and_no_others(arms):
+    assert list(arms["ce"].finished) == [0, 1, 2, 3, 4]
+    assert arms["ce"].values("interpolate", "accuracy") == {0: 0.36, 1: 0.45, 2: 0.41, 3: 0.46, 4: 0.40}
+    assert arms["ce"].values("extrapolate", "log_mae")[3] == 0.72
+    assert arms["ce"].values("interpolate", "log_mae", state="untrained")[0] == 1.5
+    assert arms["ce"].values("interpolate", "bleu") == {}
+    assert not arms["ntl_was@2.0"].finished
+    assert arms["ntl_was@2.0"].missing == (0, 1, 2, 3, 4)
+
+
+def test_a_failed_run_is_neither_finished_nor_missing(arms):
+    runs = arms["ntl_mae@0.3"]
+    assert (list(runs.finished), list(runs.failed), runs.missing) == ([0, 1, 2], [3], (4,))
+    assert runs.failed[3].reason == "FloatingPointError: loss is NaN at step 120 (ntl/training/train.py:1 in f)"
+
+
+def test_a_run_belongs_to_no_experiment(results, ablation):
+    # The same training by hand, with other paths, another logger and a default spelt out.
+    alone = run_config(ablation, "ntl_was@0.3", 3)
+    by_hand = {k: copy.deepcopy(v) for k, v in alone.items() if k not in ("arm", "arms", "seeds", "experiment")}
+    by_hand |= {"paths": {"results": "/elsewhere"}, "logger": None}
+    assert load(results).select(by_hand).value("trained", "interpolate", "accuracy") == 0.52
+    by_hand["loss"]["weight"] = 0.31
+    assert load(results).select(by_hand) is None
+
+
+def test_an_experiment_finds_a_run_that_another_command_made(tmp_path, ablation):
+    changed = [f"train.steps={run_config(ablation, 'ce', 0)['train']['steps'] + 1}"]
+    write_record(tmp_path, compose(["experiment=ablation", "arm=ce", "seed=0", *changed]), SCORES)
+    assert not collect(ablation, load(tmp_path))["ce"].finished
+    write_record(tmp_path, compose(["experiment=ablation", "arm=ce", "seed=0", "paths.data=x", "logger=none"]), SCORES)
+    assert list(collect(ablation, load(tmp_path))["ce"].finished) == [0]
+
+
+def test_two_records_of_one_arm_and_seed_are_an_error_that_names_both(tmp_path, ablation):
+    config = run_config(ablation, "ce", 1)
+    paths = [write_record(tmp_path, config, SCORES, data=data) for data in ("one", "other")]
+    with pytest.raises(Conflict, match="computed on different data") as error:
+        collect(ablation, load(tmp_path))
+    assert all(str(path.parent) in str(error.value) for path in paths)
+
+
+def test_an_old_algorithm_version_is_told_from_a_missing_run(tmp_path, ablation):
+    config = run_config(ablation, "ce", 1)
+    write_record(tmp_path, config, SCORES, algorithm_version=ALGORITHM_VERSION - 1)
+    runs = collect(ablation, load(tmp_path))["ce"]
+    assert (list(runs.outdated), list(runs.finished)) == ([1], [])
+    assert 1 in runs.missing
+    write_record(tmp_path, config, SCORES)
+    runs = collect(ablation, load(tmp_path))["ce"]
+    assert (list(runs.outdated), list(runs.finished)) == ([], [1])
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"schema": 1}', "[]", '{"a": NaN}'])
+def test_a_damaged_record_is_named(results, content):
+    path = next(iter(sorted(results.rglob("record.json"))))
+    path.write_text(content)
+    with pytest.raises(RecordError) as error:
+        load(results)
+    assert str(path) in str(error.value)
+
+
+def test_a_record_that_this_version_does_not_understand_is_named(results):
+    path = next(iter(sorted(results.rglob("record.json"))))
+    path.write_text(path.read_text().replace("ntl.settings.TrainSettings", "ntl.settings.Forgotten"))
+    with pytest.raises(RecordError, match="means nothing to this version") as error:
+        load(results)
+    assert str(path) in str(error.value)
+
+
+def test_no_results_folder_is_no_records(tmp_path):
+    assert list(load(tmp_path / "nothing")) == []

@@ -1,0 +1,226 @@
+"""The numbers of a table, and that every rendering shows them."""
+
+import dataclasses
+import io
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers.made_records import TRAINED, metrics, scores, write_record
+from scipy import stats
+
+from experiments.ablation import MAIN, TABLES
+from experiments.analysis.records import Conflict, collect, load
+from experiments.analysis.tables import (
+    EACH,
+    Comparison,
+    Table,
+    frame,
+    number,
+    sections,
+    to_csv,
+    to_latex,
+    to_markdown,
+    write,
+)
+from experiments.config.compose import run_config
+
+ACCURACY = {arm: np.array([accuracy for accuracy, _ in by_seed]) for arm, by_seed in TRAINED.items()}
+
+
+def cell(numbers, row, metric="accuracy", split="interpolate", baseline=None, group="all"):
+    found = numbers[
+        (numbers["row"] == row)
+        & (numbers["metric"] == metric)
+        & (numbers["split"] == split)
+        & (numbers["group"] == group)
+        & (numbers["baseline"] == baseline if baseline else numbers["kind"] != "comparison")
+    ]
+    assert len(found) == 1
+    return found.iloc[0]
+
+
+def row(table, numbers, name, section=0):
+    _, _, rows = sections(table, numbers)[section]
+    (found,) = [cells for cells in rows if cells[0] == name]
+    return found
+
+
+def test_a_cell_is_mean_and_deviation_over_seeds(arms):
+    found = cell(frame(MAIN, "ablation", arms), "ce")
+    assert found["mean"] == pytest.approx(ACCURACY["ce"].mean())
+    assert found["sd"] == pytest.approx(ACCURACY["ce"].std(ddof=1))
+    assert (found["n"], found["seeds"], found["failed"]) == (5, 5, 0)
+    assert pd.isna(found["difference"])
+
+
+def test_a_difference_is_paired_by_seed(arms):
+    found = cell(frame(MAIN, "ablation", arms), "ntl_was@0.3")
+    test = stats.ttest_rel(ACCURACY["ntl_was@0.3"], ACCURACY["ce"])
+    interval = test.confidence_interval(0.95)
+    assert found["difference"] == pytest.approx(0.032)
+    assert (found["ci_low"], found["ci_high"]) == (pytest.approx(interval.low), pytest.approx(interval.high))
+    assert found["p"] == pytest.approx(test.pvalue)
+    assert found["pairs"] == 5
+
+
+def test_an_arm_that_equals_the_baseline_differs_by_exactly_nothing(arms):
+    found = cell(frame(MAIN, "ablation", arms), "ntl_was@0")
+    assert (found["difference"], found["ci_low"], found["ci_high"], found["p"]) == (0, 0, 0, 1)
+    assert row(MAIN, frame(MAIN, "ablation", arms), "ntl_was@0")[3] == "exactly 0"
+
+
+def test_rows_are_the_arms_in_the_yamls_order_then_the_untrained_model_and_the_constants(arms, ablation):
+    _, _, rows = sections(MAIN, frame(MAIN, "ablation", arms))[0]
+    constants = ["constant: mean", "constant: median", "constant: most frequent"]
+    assert [cells[0] for cells in rows] == [*ablation.arms, "untrained", *constants]
+
+
+def test_partial_missing_and_failed_arms_show(arms):
+    numbers = frame(MAIN, "ablation", arms)
+    assert row(MAIN, numbers, "ce")[:3] == ["ce", "5", "0.416 ± 0.040"]
+    partial = row(MAIN, numbers, "ntl_mae@0.3")
+    assert partial[1] == "3 of 5, 1 failed"
+    assert partial[3].endswith("(n = 3)")
+    assert row(MAIN, numbers, "gce@0.5")[1:4] == ["1 of 5", "0.390", "+0.030 (n = 1)"]
+    assert row(MAIN, numbers, "ntl_was@2.0")[1:4] == ["0 of 5", "missing", "–"]
+    assert row(MAIN, numbers, "constant: median")[1:4] == ["–", "0.020", "–"]
+    assert row(MAIN, numbers, "untrained")[1:3] == ["5", "0.000 ± 0.000"]
+    text = to_markdown(MAIN, "ablation", numbers, arms)
+    assert "Failed: `ntl_mae@0.3`, seed 3: FloatingPointError: loss is NaN at step 120" in text
+    assert "python run.py -m experiment=ablation arm=ntl_mae@0.3 retry=true seed=3" in text
+    assert "arm=ntl_was@0.8,ntl_was@2.0," in text
+    assert not re.search(r"\b(nan|None|<NA>)\b", text)
+
+
+def test_the_papers_numbers_stand_beside_ours_with_their_source(arms):
+    numbers = frame(MAIN, "ablation", arms)
+    assert row(MAIN, numbers, "ntl_mae@0.3")[4] == "0.45 ± 0.02"
+    assert row(MAIN, numbers, "gce_ntl_was@0.5")[4] == "0.48"
+    assert cell(numbers, "ntl_mae@0.3")["paper_source"] == "effects table"
+    text = to_markdown(MAIN, "ablation", numbers, arms)
+    assert "t5_small" in text
+    assert "Source: effects table" in text
+    # log-MAE of the ablation was not published: no empty column.
+    assert sections(MAIN, numbers)[0][1].count("paper") == 1
+
+
+def test_further_comparisons_pair_the_named_arms(arms):
+    numbers = frame(MAIN, "ablation", arms)
+    found = cell(numbers, "ntl_was@0.3", baseline="ce/subword")
+    assert found["difference"] == pytest.approx((ACCURACY["ntl_was@0.3"] - ACCURACY["ce/subword"]).mean())
+    heading, headers, rows = sections(MAIN, numbers)[-1]
+    assert heading == "Further comparisons"
+    assert headers[2] == "Interpolation: Δ Accuracy ↑ [95 %]"
+    (shown,) = [cells for cells in rows if cells[0] == "ntl_was@0.3 − ce/subword"]
+    assert shown[2].startswith("+0.224 [+")
+    (partial,) = [cells for cells in rows if cells[0] == "ntl_mae@0.3 − ce/subword"]
+    assert partial[2].endswith("(n = 3)")
+
+
+def test_a_median_stands_beside_a_mean_that_one_answer_can_rule(arms):
+    (table,) = (t for t in TABLES if t.name == "mae")
+    _, headers, rows = sections(table, frame(table, "ablation", arms))[0]
+    assert headers[2].startswith("MAE")
+    assert headers[4].startswith("Median absolute error")
+    assert [cells[4] for cells in rows if cells[0] == "ce"] == ["0.970 ± 0.048"]
+
+
+def test_modules_have_a_section_each(tmp_path, ablation):
+    scored = scores(metrics(0.5, 0.2))
+    for state in scored.values():
+        state["interpolate"] |= {"second": metrics(0.7, 0.2), "first": metrics(0.3, 0.2)}
+    write_record(tmp_path, run_config(ablation, "ce", 0), scored)
+    table = Table("Modules", ("interpolate",), ("accuracy",), "ce", groups=EACH)
+    numbers = frame(table, "ablation", collect(ablation, load(tmp_path)))
+    assert [heading for heading, _, _ in sections(table, numbers)] == ["Interpolation: first", "Interpolation: second"]
+    assert cell(numbers, "ce", group="second")["mean"] == 0.7
+
+
+def test_an_undefined_metric_is_counted_out_and_said(tmp_path, ablation):
+    for seed, value in enumerate([0.9, None, 0.8]):
+        write_record(tmp_path, run_config(ablation, "ce", seed), scores(metrics(0.5, 0.2, pearson=value)))
+    table = Table("Correlation", ("interpolate",), ("pearson",), "ce")
+    numbers = frame(table, "ablation", collect(ablation, load(tmp_path)))
+    assert row(table, numbers, "ce")[1:3] == ["3 of 5", "0.850 ± 0.071 (n = 2)"]
+
+
+def test_records_on_different_data_are_not_compared(tmp_path, ablation):
+    write_record(tmp_path, run_config(ablation, "ce", 0), scores(metrics(0.5, 0.2)), data="one")
+    write_record(tmp_path, run_config(ablation, "gce@1", 0), scores(metrics(0.5, 0.2)), data="other")
+    with pytest.raises(Conflict, match="different data"):
+        frame(MAIN, "ablation", collect(ablation, load(tmp_path)))
+
+
+def test_constants_that_contradict_one_another_are_an_error(tmp_path, ablation):
+    write_record(tmp_path, run_config(ablation, "ce", 0), scores(metrics(0.5, 0.2)))
+    odd = scores(metrics(0.5, 0.2))
+    odd["median"]["interpolate"]["all"]["accuracy"] = 0.5
+    write_record(tmp_path, run_config(ablation, "gce@1", 0), odd)
+    with pytest.raises(Conflict, match="constant 'median'"):
+        frame(MAIN, "ablation", collect(ablation, load(tmp_path)))
+
+
+def test_a_table_that_names_an_unknown_arm_says_so(arms):
+    table = dataclasses.replace(MAIN, comparisons=(Comparison("ntl_wsa@0.3", "ce", "a slip"),))
+    with pytest.raises(ValueError, match=r"ntl_wsa@0\.3.*ablation\.yaml has the arms ce, "):
+        frame(table, "ablation", arms)
+
+
+def test_the_csv_holds_every_number_of_the_frame(arms):
+    numbers = frame(MAIN, "ablation", arms)
+    back = pd.read_csv(io.StringIO(to_csv(numbers)))
+    assert list(back.columns) == list(numbers.columns)
+    for name in ("mean", "sd", "difference", "ci_low", "ci_high", "p", "paper"):
+        np.testing.assert_allclose(back[name].astype(float), numbers[name].astype(float), rtol=1e-5, atol=1e-12)
+    assert cell(back, "gce@0.5")["values"] == "0=0.39"
+
+
+def test_every_shown_number_stands_in_each_rendering(arms):
+    numbers = frame(MAIN, "ablation", arms)
+    markdown, latex = (render(MAIN, "ablation", numbers, arms) for render in (to_markdown, to_latex))
+    assert latex.count(r"\toprule") == latex.count(r"\bottomrule") == len(sections(MAIN, numbers))
+    for _, _, rows in sections(MAIN, numbers):
+        for cells in rows:
+            for text in cells[1:]:
+                assert text in markdown
+                for old, new in (("±", r"$\pm$"), ("−", "$-$"), ("–", "--"), ("λ", r"$\lambda$")):
+                    text = text.replace(old, new)
+                assert text in latex
+    assert not [line for line in latex.splitlines() if not line.startswith("%") and not line.isascii()]
+    body = "\n".join(line for line in latex.splitlines() if not line.startswith("%"))
+    assert "_" not in body.replace(r"\_", "")
+
+
+def test_writing_again_changes_no_byte(results, ablation, tmp_path):
+    for table in TABLES:
+        first = write(table, "ablation", collect(ablation, load(results)), tmp_path / "first")
+        second = write(table, "ablation", collect(ablation, load(results)), tmp_path / "second")
+        assert [p.name for p in first] == [p.name for p in second]
+        for one, other in zip(first, second, strict=True):
+            assert one.read_bytes() == other.read_bytes()
+            assert one.read_bytes().endswith(b"\n")
+
+
+def test_the_files_of_another_scale_lie_in_a_folder_of_their_own(arms, tmp_path):
+    paths = write(MAIN, "gpu/ablation", arms, tmp_path)
+    assert paths[0] == tmp_path / "gpu" / "ablation.md"
+    assert paths[0].read_text().startswith("# Ablation of the loss on arithmetic (gpu/ablation)\n")
+    assert "experiment=gpu/ablation" in paths[0].read_text()
+    assert "0.45 ± 0.02" in paths[0].read_text()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.12345, "0.123"),
+        (-0.5, "−0.500"),
+        (-1e-9, "0.000"),
+        (12.346, "12.35"),
+        (123.45, "123.5"),
+        (4.1e16, "4.10e+16"),
+    ],
+)
+def test_numbers_in_print(value, text):
+    assert number(value) == text
