@@ -151,7 +151,7 @@ def test_the_longest_answer_counts_its_end_token():
 @pytest.mark.parametrize(("family", "loss_on"), [("t5", "answer"), ("gpt2", "answer"), ("gpt2", "all")])
 def test_what_is_trained_is_what_is_asked(family, loss_on):
     """A model that has learnt its questions by heart answers them when it is prompted, in one batch."""
-    from ntl.evaluation import answer
+    from ntl.evaluation.answer import answer
 
     using, data = tiny.encoding(), tiny.dataset()
     model, layout = tiny.model(family), tiny.layout(family, loss_on)

@@ -415,7 +415,7 @@ SCRIPT = textwrap.dedent(
     import json, sys
     from pathlib import Path
     sys.path[:0] = sys.argv[3:]
-    import test_training as t
+    import test_train as t
 
     def tell(step, values):
         print(step, flush=True)
@@ -433,7 +433,7 @@ SCRIPT = textwrap.dedent(
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_killed_process_resumes_to_the_same_end(number, tmp_path, record_property):
     here = Path(__file__).resolve()
-    path = [str(here.parent), str(here.parents[1]), str(here.parents[2])]
+    path = [str(here.parent), str(here.parents[2]), str(here.parents[3])]
 
     def start(name, wait_at=-1):
         command = [sys.executable, "-c", SCRIPT, str(tmp_path / name), str(wait_at), *path]
