@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import hashlib
+import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -30,6 +34,7 @@ from ntl.settings import EvalSettings, ModelSettings, TrainSettings, with_source
 
 ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf"
+COMPOSED = ROOT / "outputs" / "cache" / "configurations"
 FREE = ("model.architecture.", "train.schedule_options.", "train.fsdp.")  # take keys that no yaml lists
 SETTINGS = {"model": ModelSettings, "train": TrainSettings, "eval": EvalSettings}
 SWEEPS = ("-m", "--multirun")
@@ -117,11 +122,16 @@ def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
                 else f"got arm={arm} without an experiment; name one, e.g. experiment=ablation"
             )
         given = {_key(override) for override in overrides}
-        overrides = [*(override for override in arms[str(arm)] if _key(override) not in given), *overrides]
+        added = [override for override in arms[str(arm)] if _key(override) not in given]
+    else:
+        added = []
     try:
-        config = _compose(overrides)
+        config = None
+        if added and all(_key(override) in ("experiment", "arm") for override in overrides):
+            config = _with_overrides([o for o in overrides if _key(o) != "arm"], [*added, f"arm={arm}"])
+        config = config or _compose([*added, *overrides])
     except ConfigurationError:
-        check_overrides(overrides)  # says it better, but takes as long again
+        check_overrides([*added, *overrides])  # gives a better message, but takes as long again
         raise
     del config["arms"], config["seeds"]  # an experiment's, not the run's
     try:
@@ -150,9 +160,84 @@ def run_config(experiment: Experiment, arm: str, seed: int) -> dict[str, Any]:
     return {**config, "seed": seed}
 
 
-@cache
 def _arm_config(name: str, arm: str, overrides: tuple[str, ...]) -> dict[str, Any]:
-    return compose([f"experiment={name}", f"arm={arm}", *overrides])
+    return _arm_configs(name, overrides, str(CONF))[arm]
+
+
+@cache
+def _arm_configs(name: str, overrides: tuple[str, ...], conf: str) -> dict[str, dict[str, Any]]:
+    """The configurations of all arms of an experiment, kept in a file from one command to the next."""
+    key = hashlib.sha256(json.dumps([name, overrides, _sources(conf)]).encode()).hexdigest()
+    path = COMPOSED / f"{key[:32]}.json"
+    with contextlib.suppress(OSError, ValueError):
+        return json.loads(path.read_text(encoding="utf-8"))
+    arms = load_experiment(name, overrides).arms
+    configs = {arm: compose([f"experiment={name}", f"arm={arm}", *overrides]) for arm in arms}
+    with contextlib.suppress(OSError):  # a cache: where it cannot be written, composing takes its time again
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(f".{os.getpid()}")
+        temporary.write_text(json.dumps(configs), encoding="utf-8")
+        temporary.replace(path)
+    return configs
+
+
+@cache
+def _sources(conf: str) -> list[str]:
+    """Hashes of all that a composed configuration depends on: the yaml files, the settings, and this code."""
+    code = [*sorted((ROOT / "experiments").rglob("*.py")), ROOT / "ntl" / "settings.py"]
+    files = [*sorted(Path(conf).rglob("*.yaml")), *code]
+    versions = [version(package) for package in ("hydra-core", "omegaconf")]
+    return [*versions, conf, *(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)]
+
+
+def _with_overrides(base: Sequence[str], overrides: Sequence[str]) -> dict[str, Any] | None:
+    """Compose `base` once and apply `overrides` to a copy of the result; equal to composing both, and ten times faster.
+
+    Returns None where the result could differ from Hydra's own: for anything but `key=value` and `group=choice`, for
+    unknown keys, and for a group of which `base` changes more than the choice.
+    """
+    composed, chosen = _composed_with_choices(tuple(base), str(CONF))
+    config = composed.copy()
+    parsed = _parse(overrides)
+    selections = [o for o in parsed if o.get_key_element() in chosen]
+    values = [o for o in parsed if o not in selections]
+    for override in selections:
+        group, choice = override.get_key_element(), override.value()
+        plain = _plain_group(group, chosen[group], str(CONF))
+        if not isinstance(choice, str) or "@" in group or composed[group] != plain:
+            return None
+        OmegaConf.set_struct(config, False)
+        config[group] = _plain_group(group, choice, str(CONF))
+    OmegaConf.set_struct(config, True)
+    for override in values:
+        key = override.get_key_element()
+        if key[0] in "+~" or "@" in key or override.is_sweep_override() or override.is_delete():
+            return None
+        try:
+            OmegaConf.update(config, key, override.value(), merge=True)
+        except OmegaConfBaseException:
+            return None  # Hydra's own composition raises the error with its message
+    return OmegaConf.to_container(config, resolve=True)
+
+
+@cache
+def _composed_with_choices(overrides: tuple[str, ...], conf: str) -> tuple[DictConfig, dict[str, str]]:
+    """A composed configuration, and the choice of each of its groups."""
+    with _own_hydra(conf):
+        config = hydra_compose("config", overrides=list(overrides), return_hydra_config=True)
+    chosen = {group: choice for group, choice in config.hydra.runtime.choices.items() if not group.startswith("hydra/")}
+    chosen = {group: choice for group, choice in chosen.items() if choice is not None and group in config}
+    OmegaConf.set_struct(config, False)
+    del config["hydra"]
+    OmegaConf.set_struct(config, True)
+    return config, chosen
+
+
+@cache
+def _plain_group(group: str, choice: str, conf: str) -> DictConfig:
+    """The node of a group's choice, without any experiment."""
+    with _own_hydra(conf):
+        return hydra_compose("config", overrides=[f"{group}={choice}"])[group]
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
@@ -302,10 +387,8 @@ def _compose(overrides: Sequence[str]) -> dict[str, Any]:
     return _composed(tuple(overrides), str(CONF))
 
 
-@cache
 def _composed_config(overrides: tuple[str, ...], conf: str) -> DictConfig:
-    with _own_hydra(conf):
-        return hydra_compose("config", overrides=list(overrides))
+    return _composed_with_choices(overrides, conf)[0]
 
 
 @contextlib.contextmanager
