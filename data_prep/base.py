@@ -9,7 +9,6 @@ Nothing in this package imports torch, so that `python -m data_prep --help` and 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import gzip
 import hashlib
@@ -30,8 +29,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ntl import options
+from ntl.options import option
 from ntl.runs.identity import checked_name
-from ntl.settings import NOT_IDENTITY, NotIdentity
 
 CONF = Path(__file__).resolve().parents[1] / "conf" / "dataset"
 FORMAT = 1  # raised when the same options come to mean other rows: data prepared before are then prepared anew
@@ -219,13 +219,14 @@ class Dataset:
     # Tokens of the longest question and answer in 32 rows (T5's, digits apart), for plans before the data is prepared.
     typical_tokens: ClassVar[tuple[int, int]] = (100, 20)
 
-    name: str
-    source: NotIdentity[str] = "generator"
-    folder: NotIdentity[str | None] = None  # of source=local
+    name: str = option(meaning="names the runs and their folder: letters, digits, _ and .")
+    source: str = option("generator", "where the rows come from", identity=False)
+    folder: str | None = option(None, "of source=local", identity=False)
 
     def check(self) -> None:
         """Raise ValueError if the options cannot be meant (cheap; before any work)."""
         checked_name({"dataset": {"name": self.name}}, "dataset")  # it names a folder, and must not lead out of it
+        options.check(self)
         one_of("source", self.source, self.sources)
         if self.source == "local":
             if not self.folder:
@@ -260,12 +261,7 @@ class Dataset:
 
     def options(self) -> dict[str, Any]:
         """Return the options that can change the rows, as JSON-able values."""
-        hints = typing.get_type_hints(type(self), include_extras=True)
-        names = [
-            item.name
-            for item in dataclasses.fields(self)
-            if NOT_IDENTITY not in getattr(hints[item.name], "__metadata__", ())
-        ]
+        names = [name for name, declared in options.options_of(type(self)).items() if declared.identity]
         return json.loads(json.dumps({name: getattr(self, name) for name in names}))
 
     def location(self, root: Path) -> Path:

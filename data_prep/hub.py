@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from data_prep.base import DataError, Dataset, Work
-from ntl.settings import NotIdentity
+from ntl.options import option
 
 PATIENCE = 10  # seconds until a hub that does not answer counts as out of reach
 
@@ -18,9 +18,9 @@ class HubDataset(Dataset):
 
     config: ClassVar[str]  # of the repository
 
-    source: NotIdentity[str] = "hub"
-    hub: NotIdentity[str] = ""
-    revision: NotIdentity[str | None] = None
+    source: str = option("hub", "where the rows come from", identity=False)
+    hub: str = option("", "repository", identity=False)
+    revision: str | None = option(None, "of the repository; null: the newest, which is recorded", identity=False)
 
     def check(self) -> None:
         super().check()

@@ -418,14 +418,14 @@ def _composed(overrides: tuple[str, ...], conf: str) -> dict[str, Any]:
 
 def _wrong_type(key: str | None, overrides: Sequence[str]) -> str | None:
     """What to say of an override of `key` if its value is not of the type that the settings give it."""
-    from experiments.config.check import fits, spoken
+    from ntl.options import described, fits
 
     group, _, name = str(key).partition(".")
     hint = get_type_hints(SETTINGS[group]).get(name) if group in SETTINGS else None
     values = [o.value() for o in _parse(overrides) if o.get_key_element().lstrip("+") == key]
     if hint is None or not values or fits(values[-1], hint):
         return None
-    return f"{key}: got {values[-1]!r}, expected {spoken(hint)}"
+    return f"{key}: got {values[-1]!r}, expected {described(hint)}"
 
 
 def _groups() -> set[str]:

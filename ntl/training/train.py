@@ -34,7 +34,7 @@ from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArgu
 from transformers.trainer_callback import ProgressCallback, TrainerState
 from transformers.trainer_utils import SchedulerType
 
-from ntl import distributed
+from ntl import distributed, options
 from ntl.data import EncodedDataset, Layout, model_inputs, without_labels
 from ntl.losses.objectives import Counts, Objective
 from ntl.models import linear_head
@@ -289,27 +289,11 @@ class _Bar(ProgressCallback):
 
 def check(settings: TrainSettings) -> None:
     """Raise a ValueError for settings that cannot be trained with, before any work starts."""
-    at_least = dict.fromkeys(("steps", "batch_size", "accumulate", "eval_every", "log_every"), 1)
-    at_least |= {"eval_examples": 1, "threads": 1, "warmup_steps": 0, "workers": 0, "gradient_norms_every": 0}
-    for name, least in at_least.items():
-        value = getattr(settings, name)
-        if value is not None and value < least:
-            raise ValueError(f"train.{name}: got {value}, expected an integer of at least {least}")
-    if not 0 < settings.learning_rate < float("inf"):
-        raise ValueError(f"train.learning_rate: got {settings.learning_rate}, expected a positive number")
-    for name in ("weight_decay", "max_grad_norm"):
-        if not 0 <= getattr(settings, name) < float("inf"):
-            raise ValueError(f"train.{name}: got {getattr(settings, name)}, expected a number of at least 0")
+    options.check(settings, "train")
     schedules = [str(schedule.value) for schedule in SchedulerType]
     if settings.schedule not in schedules:
         near = difflib.get_close_matches(settings.schedule, schedules) or schedules
         raise ValueError(f"train.schedule: got '{settings.schedule}', nearest: {', '.join(near)}")
-    if settings.precision not in ("fp32", "bf16", "fp16"):
-        raise ValueError(f"train.precision: got '{settings.precision}', expected fp32, bf16 or fp16")
-    if settings.fused not in linear_head.PATHS:
-        raise ValueError(f"train.fused: got '{settings.fused}', expected one of {', '.join(linear_head.PATHS)}")
-    if settings.device not in ("auto", "cpu"):
-        raise ValueError(f"train.device: got '{settings.device}', expected auto or cpu")
     for name, value in settings.fsdp.items():
         if name not in FSDP:
             raise ValueError(f"train.fsdp: got '{name}', expected some of {', '.join(FSDP)}")

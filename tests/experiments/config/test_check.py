@@ -99,7 +99,7 @@ def test_no_unknown_option_gets_through(choices):
         (["logger=wandb", "logger.timeout=0"], "timeout"),
         (["model.architecture.d_model=0"], "model.architecture.d_model: got 0, expected an integer of at least 1"),
         (["model.architecture.dropout_rate=nan"], "dropout_rate: got nan, expected a finite number of at least 0"),
-        (["model.lora.alpha=many"], "model.lora.alpha: got 'many', expected a number"),
+        (["model.lora.alpha=many"], "model.lora.alpha: got 'many', expected a finite number above 0"),
         (["paths.data=[1]"], "paths.data: got [1], expected the path of a folder"),
         (["train=fsdp", "train.fsdp.version=1"], "train.fsdp.version: got 1, expected 2"),
         (
