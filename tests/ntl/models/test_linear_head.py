@@ -200,8 +200,7 @@ def test_the_first_gradient_agrees_to_rounding_in_single_precision(family):
     exact = gradients(exact, loss(exact(**model_inputs(batch)), batch).total)
     found = {}
     for name in ("plain", "fused"):
-        loss.implementation = name
-        found[name] = gradients(model, loss(model(**model_inputs(batch)), batch).total)
+        found[name] = gradients(model, loss.with_implementation(name)(model(**model_inputs(batch)), batch).total)
     with LinearHead(model, loss):
         found["linear"] = gradients(model, model(**model_inputs(batch), labels=batch["labels"]).total)
     largest = max(float(value.abs().max()) for value in exact.values())
@@ -249,8 +248,7 @@ else:
     world, rows = 2, (slice(0, 3), slice(3, 8))[rank]
     torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
 model = tiny.model("t5", seed=3, spread=0.3).double().train()
-loss = CrossEntropyWithNTL(tiny.encoding().numbers.resized(model.config.vocab_size))
-loss.implementation = "fused"
+loss = CrossEntropyWithNTL(tiny.encoding().numbers.resized(model.config.vocab_size)).with_implementation("fused")
 data, layout = tiny.dataset(), tiny.layout("t5")
 counts = loss.count(layout.train_batch([data[i] for i in range(8)])["labels"])  # of all processes
 batch = layout.train_batch([data[i] for i in range(8)[rows]])
