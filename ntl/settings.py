@@ -112,9 +112,9 @@ class TrainSettings:
     workers: NotIdentity[int] = 0
     threads: NotIdentity[int | None] = None  # torch threads; None leaves torch's own choice
     device: NotIdentity[str] = "auto"  # "auto" or "cpu"
-    fused: NotIdentity[str] = "auto"  # how the loss is computed; the result is the same but for rounding.
-    # "linear": from hidden states, never holding all logits; "logits": in one pass over the logits; "off": by autograd;
-    # "auto": "linear" where the logits are many
+    loss_implementation: NotIdentity[str] = "auto"  # how the loss is computed; results are the same but for rounding.
+    # "plain": by autograd; "fused": in one pass over the logits; "linear": from hidden states, never holding all
+    # logits; "auto": "linear" where the logits are many and it can be
     fsdp: NotIdentity[dict[str, Any]] = field(default_factory=dict)  # on several processes: `fsdp_config` of
     # transformers' TrainingArguments, to hold only a part of the model in each; empty: all of it
 
