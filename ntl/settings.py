@@ -120,11 +120,11 @@ class TrainSettings:
     workers: int = option(0, "processes that load batches", at_least=0, identity=False)
     threads: int | None = option(None, "torch threads; null: torch's own choice", at_least=1, identity=False)
     device: str = option("auto", "where to train", choices=("auto", "cpu"), identity=False)
-    fused: str = option(
+    loss_implementation: str = option(
         "auto",
-        "how the loss is computed; the result is the same up to rounding. linear: from hidden states, never holding "
-        "all logits; logits: in one pass over the logits; off: by autograd; auto: linear where the logits are many",
-        choices=("auto", "linear", "logits", "off"),
+        "how the loss is computed; the result is the same up to rounding. plain: by autograd; fused: in one pass over "
+        "the logits; linear: from hidden states, never holding all logits; auto: linear where the logits are many",
+        choices=("auto", "plain", "fused", "linear"),
         identity=False,
     )
     fsdp: dict[str, Any] = option(

@@ -300,8 +300,8 @@ def check(settings: TrainSettings) -> None:
         if value not in FSDP[name]:
             expected = " or ".join(str(v).lower() for v in FSDP[name])
             raise ValueError(f"train.fsdp.{name}: got {value}, expected {expected}")
-    if settings.fsdp and settings.fused == "linear":
-        raise ValueError("train.fused: got 'linear' with train.fsdp, expected auto, logits or off")
+    if settings.fsdp and settings.loss_implementation == "linear":
+        raise ValueError("train.loss_implementation: got 'linear' with train.fsdp, expected auto, plain or fused")
     if settings.eval_every > settings.steps:
         raise ValueError(
             f"train.eval_every: got {settings.eval_every} with train.steps={settings.steps}; "
@@ -403,8 +403,9 @@ def train(
     sharded = _is_sharded(settings)
     whole = copy.deepcopy(model).cpu() if sharded else model  # sharding is done to the model itself
     device = model.device
-    fused = _fused_path(model, layout, objective, data, settings)
-    head = linear_head.LinearHead(model, objective) if fused == "linear" else contextlib.nullcontext()
+    implementation = _loss_implementation(model, layout, objective, data, settings)
+    objective = objective.with_implementation("fused" if implementation == "fused" else "plain")
+    head = linear_head.LinearHead(model, objective) if implementation == "linear" else contextlib.nullcontext()
     stop = _StopOnSignal()
     norms = settings.eval_every if settings.gradient_norms_every is None else settings.gradient_norms_every
     with stop, head:
@@ -415,7 +416,7 @@ def train(
         trainer = ObjectiveTrainer(
             objective=objective,
             gradient_norms_every=0 if sharded else norms,  # no process has a whole gradient there
-            linear=fused == "linear",
+            linear=implementation == "linear",
             model=model,
             args=args,
             train_dataset=data,
@@ -493,23 +494,23 @@ def _fill(whole: PreTrainedModel, trainer: Trainer, checkpoint: Path, keep_best:
     whole.load_state_dict(torch.load(path, map_location="cpu", weights_only=True, mmap=True))
 
 
-def _fused_path(
+def _loss_implementation(
     model: PreTrainedModel, layout: Layout, objective: Objective, data: EncodedDataset, settings: TrainSettings
 ) -> str:
-    """Choose how the loss is computed, by the size of the first batch; tell, and set the objective to it."""
+    """Resolve how this run computes its loss, by the size of the first batch, and tell."""
     labels = layout.train_batch([data[index] for index in range(min(settings.batch_size, len(data)))])["labels"]
-    path = linear_head.choose(settings.fused, model, objective, labels.numel())
-    if path == "linear" and _is_sharded(settings):  # the head's weights are whole within the model's forward alone
-        path = "logits"
-    objective.implementation = "fused" if path == "logits" else "plain"
+    implementation = linear_head.resolve_implementation(
+        settings.loss_implementation, model, objective, labels.numel(), sharded=_is_sharded(settings)
+    )
+    told = {"plain": "the plain functions", "fused": "one pass over the logits", "linear": "blocks of hidden states"}
     log.info(
-        "loss computed by %s (train.fused=%s, batches of about %d labels and %d columns)",
-        {"linear": "blocks of hidden states", "logits": "one pass over the logits", "off": "the plain functions"}[path],
-        settings.fused,
+        "loss computed by %s (train.loss_implementation=%s, batches of about %d labels and %d columns)",
+        told[implementation],
+        settings.loss_implementation,
         labels.numel(),
         model.config.vocab_size,
     )
-    return path
+    return implementation
 
 
 def remove_checkpoints(folder: Path) -> None:

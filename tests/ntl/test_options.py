@@ -40,7 +40,7 @@ class Other(Settings):
     ],
 )
 def test_a_wrong_value_is_named_with_what_is_expected(wrong, said):
-    with pytest.raises(OptionError, match="^train") as error:
+    with pytest.raises(OptionError, match=r"^train") as error:
         check(Settings(**{"name": "x"} | wrong), "train")
     assert str(error.value) == said
 

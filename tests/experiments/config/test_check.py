@@ -103,8 +103,8 @@ def test_no_unknown_option_gets_through(choices):
         (["paths.data=[1]"], "paths.data: got [1], expected the path of a folder"),
         (["train=fsdp", "train.fsdp.version=1"], "train.fsdp.version: got 1, expected 2"),
         (
-            ["train=fsdp", "train.fused=linear"],
-            "train.fused: got 'linear' with train.fsdp, expected auto, logits or off",
+            ["train=fsdp", "train.loss_implementation=linear"],
+            "train.loss_implementation: got 'linear' with train.fsdp, expected auto, plain or fused",
         ),
         (["retry=1"], "retry: got 1, expected true or false"),
         (["seed=true"], "seed: got True, expected an integer"),
