@@ -202,9 +202,9 @@ def _begun(args: argparse.Namespace) -> list[str]:
 
 def _own_scale_or_begun(args: argparse.Namespace) -> list[str]:
     """Every experiment of the own scale, and those at another of which there is a record."""
-    from experiments.config.discovery import module, shown
+    from experiments.config.discovery import shown
 
-    own = (name for name in shown() if "/" not in name and not getattr(module(name), "BY_NAME_ONLY", False))
+    own = (name for name in shown() if "/" not in name)
     return list(dict.fromkeys([*own, *_begun(args)]))
 
 

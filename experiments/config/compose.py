@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -59,13 +58,7 @@ def register() -> None:
         store.store(group=group, name="schema", node=settings)
     OmegaConf.register_new_resolver("arm_names", lambda arms: ",".join(arms) or "null", replace=True)
     OmegaConf.register_new_resolver("arms_of", lambda name: load_experiment(name).arms, replace=True)
-    OmegaConf.register_new_resolver("arms_made_by", _made_arms, replace=True)
     OmegaConf.register_new_resolver("joined", lambda values: ",".join(map(str, values)), replace=True)
-
-
-def _made_arms(name: str) -> dict[str, list[str]]:
-    """Arms that the module of an experiment makes, where they are too many to be listed."""
-    return import_module(f"experiments.{name}").arms()
 
 
 def nearest(word: str, candidates: Iterable[str], count: int = 3) -> list[str]:
