@@ -26,13 +26,14 @@ from data_prep.base import (
     Dataset,
     Row,
     Work,
-    file_sha256,
     half_character,
     one_of,
     text_lines,
     whole,
 )
+from ntl.files import file_sha256
 from ntl.settings import NotIdentity
+from ntl.text import plain_number
 
 SHOWN = 10  # bad rows in a message
 DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "vertical bar"}  # the first two are taken
@@ -198,7 +199,7 @@ def as_text(value: Any) -> str | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if isinstance(value, float) and math.isfinite(value):  # has no written form: the shortest that is this number
-        return f"{Decimal(repr(value)):f}".removesuffix(".0")
+        return plain_number(Decimal(repr(value)))
     if isinstance(value, Decimal) and value.is_finite() and -LONGEST < value.adjusted() < LONGEST:
         return f"{value:f}"
     return None

@@ -7,7 +7,6 @@ module loads torch: a misspelt key is answered at once. `check` does, as the las
 from __future__ import annotations
 
 import contextlib
-import difflib
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ntl.settings import EvalSettings, ModelSettings, TrainSettings, with_source
+from ntl.text import did_you_mean, nearest
 
 ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf"
@@ -59,19 +59,6 @@ def register() -> None:
     OmegaConf.register_new_resolver("arm_names", lambda arms: ",".join(arms) or "null", replace=True)
     OmegaConf.register_new_resolver("arms_of", lambda name: load_experiment(name).arms, replace=True)
     OmegaConf.register_new_resolver("joined", lambda values: ",".join(map(str, values)), replace=True)
-
-
-def nearest(word: str, candidates: Iterable[str], count: int = 3) -> list[str]:
-    """The candidates that `word` may have been meant to be, best first."""
-    return difflib.get_close_matches(word, list(candidates), n=count, cutoff=0.5)
-
-
-def did_you_mean(kind: str, got: str, candidates: Iterable[str], of: str = "") -> str:
-    """One sentence for an unknown name: what was got, the nearest valid names, or all where none is near."""
-    candidates = sorted(candidates)
-    close = nearest(got, candidates)
-    hint = f"nearest: {', '.join(close)}" if close else f"valid: {', '.join(candidates)}"
-    return f"unknown {kind} '{got}'{of and f' of {of}'}; {hint}"
 
 
 @cache

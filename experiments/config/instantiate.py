@@ -12,8 +12,9 @@ from hydra.utils import get_class
 from hydra.utils import instantiate as hydra_instantiate
 
 from experiments.config.check import check_types
-from experiments.config.compose import ConfigurationError, compose, did_you_mean
+from experiments.config.compose import ConfigurationError, compose
 from ntl.settings import EvalSettings, ModelSettings, TrainSettings
+from ntl.text import did_you_mean
 
 if TYPE_CHECKING:
     from data_prep.base import Dataset

@@ -41,4 +41,5 @@ def test_nothing_but_torch_is_loaded():
         "ntl.losses.modules",
         "ntl.losses.objectives",
         "ntl.numbers",
+        "ntl.text",
     }
