@@ -26,11 +26,12 @@ from data_prep.base import (
     Dataset,
     Row,
     Work,
-    file_sha256,
     half_character,
     text_lines,
 )
+from ntl.files import file_sha256
 from ntl.options import option
+from ntl.text import plain_number
 
 SHOWN = 10  # bad rows in a message
 DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "vertical bar"}  # the first two are taken
@@ -197,7 +198,7 @@ def as_text(value: Any) -> str | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if isinstance(value, float) and math.isfinite(value):  # has no written form: the shortest that is this number
-        return f"{Decimal(repr(value)):f}".removesuffix(".0")
+        return plain_number(Decimal(repr(value)))
     if isinstance(value, Decimal) and value.is_finite() and -LONGEST < value.adjusted() < LONGEST:
         return f"{value:f}"
     return None

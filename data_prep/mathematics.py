@@ -22,12 +22,12 @@ from data_prep.base import (
     Row,
     Work,
     check_row,
-    file_sha256,
     one_of,
     progress_bar,
     text_lines,
     whole,
 )
+from ntl.files import file_sha256
 from ntl.options import option
 
 DIFFICULTIES = ("easy", "medium", "hard")

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from data_prep import download
-from data_prep.base import DataError, Dataset, Row, Work, file_sha256, published_file, short_hash, text_lines
+from data_prep.base import DataError, Dataset, Row, Work, published_file, short_hash, text_lines
+from ntl.files import file_sha256
 from ntl.options import option
 
 PUBLISHED = "https://raw.githubusercontent.com/orionw/rJokesData/d48bedd71bdacc7557b84ad697bf556e7aad7c21/data"

@@ -13,9 +13,10 @@ from hydra.errors import InstantiationException
 from hydra.utils import get_class
 from hydra.utils import instantiate as hydra_instantiate
 
-from experiments.config.compose import ConfigurationError, compose, did_you_mean
+from experiments.config.compose import ConfigurationError, compose
 from ntl import options
 from ntl.settings import EvalSettings, ModelSettings, TrainSettings
+from ntl.text import did_you_mean
 
 if TYPE_CHECKING:
     from data_prep.base import Dataset

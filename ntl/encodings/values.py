@@ -9,6 +9,7 @@ from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import TYPE_CHECKING, Any
 
 from ntl.numbers import is_number, parse_number
+from ntl.text import plain_number
 
 if TYPE_CHECKING:
     from ntl.data import Row
@@ -113,9 +114,7 @@ class Scale:
         if self.decimals is not None:
             last = max(last, -self.decimals)
         rounded = exact.quantize(Decimal(1).scaleb(last), rounding=ROUND_HALF_EVEN, context=_EXACT)
-        text = format(rounded, "f")
-        text = text.rstrip("0").rstrip(".") if "." in text else text
-        return "0" if text == "-0" else text
+        return plain_number(rounded)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the attributes, JSON-able."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from difflib import get_close_matches
 from typing import Any
 
 from torch import Tensor
 
 from ntl.numbers import DIGITS, NumberVocabulary
+from ntl.text import expected_one_of
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -16,9 +16,7 @@ REDUCTIONS = ("mean", "sum", "none")
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     """Raise a ValueError naming the nearest of `choices` unless `value` is one of them."""
     if value not in choices:
-        near = get_close_matches(str(value).lower(), choices, n=2, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}?" if near else "choose one of them"
-        raise ValueError(f"got {name}={value!r}, expected one of {', '.join(choices)}: {hint}")
+        raise ValueError(f"got {name}={value!r}, {expected_one_of(value, choices)}")
 
 
 def check_real(

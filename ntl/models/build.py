@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import hashlib
 import json
 import math
@@ -13,10 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ntl import options
-from ntl.models import hub, lora
+from ntl import hub, options
+from ntl.files import file_sha256
+from ntl.models import lora
 from ntl.models.initialisation import initialise, seeded
 from ntl.settings import LoraSettings, ModelSettings
+from ntl.text import did_you_mean
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -91,8 +92,7 @@ def _check_keys(options: Mapping[str, Any], config: PreTrainedConfig) -> None:
     known = vars(config) | config.attribute_map
     for key in options:
         if key not in known:
-            near = difflib.get_close_matches(key, known) or sorted(known)
-            raise ValueError(f"model.architecture: unknown key '{key}'; nearest: {', '.join(near)}")
+            raise ValueError(f"model.architecture: {did_you_mean('key', key, known)}")
         default, where = getattr(config, key, None), f"model.architecture.{key}: got {options[key]!r}, expected"
         if isinstance(default, bool) or options[key] is None:
             continue
@@ -303,6 +303,5 @@ def fingerprint(settings: ModelSettings) -> str | None:
     digest = hashlib.sha256()
     for path in sorted(p for p in Path(settings.path).iterdir() if p.suffix in names):
         digest.update(path.name.encode() + b"\0")
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
+        digest.update(bytes.fromhex(file_sha256(path)))
     return digest.hexdigest()

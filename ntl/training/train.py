@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import difflib
 import json
 import logging
 import math
@@ -39,6 +38,7 @@ from ntl.data import EncodedDataset, Layout, model_inputs, without_labels
 from ntl.losses.objectives import Counts, Objective
 from ntl.models import linear_head
 from ntl.settings import TrainSettings
+from ntl.text import suggestion
 from ntl.training import checkpoints
 from ntl.training.stopping import SIGNALS, Stopped, catch_up
 
@@ -292,8 +292,7 @@ def check(settings: TrainSettings) -> None:
     options.check(settings, "train")
     schedules = [str(schedule.value) for schedule in SchedulerType]
     if settings.schedule not in schedules:
-        near = difflib.get_close_matches(settings.schedule, schedules) or schedules
-        raise ValueError(f"train.schedule: got '{settings.schedule}', nearest: {', '.join(near)}")
+        raise ValueError(f"train.schedule: got '{settings.schedule}', {suggestion(settings.schedule, schedules)}")
     for name, value in settings.fsdp.items():
         if name not in FSDP:
             raise ValueError(f"train.fsdp: got '{name}', expected some of {', '.join(FSDP)}")

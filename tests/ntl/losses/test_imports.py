@@ -42,4 +42,5 @@ def test_nothing_but_torch_is_loaded():
         "ntl.losses.objectives",
         "ntl.losses.options",
         "ntl.numbers",
+        "ntl.text",
     }
