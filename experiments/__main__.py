@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def tables(args: argparse.Namespace) -> int:
     """write results/tables/NAME.{md,csv,tex}"""
-    from experiments.analysis.tables import write
+    from experiments.analysis.rendering import write
 
     code = _write(args, "TABLES", write, "tables")
     if not args.names and (args.results / "runtime").is_dir():

@@ -15,7 +15,8 @@ from typing import Any
 from hydra.experimental.callback import Callback
 
 from experiments.analysis.records import ALGORITHM_VERSION, Record, load
-from experiments.analysis.tables import Computed, Section, write
+from experiments.analysis.rendering import write
+from experiments.analysis.table import Computed, Section
 from experiments.config.compose import ROOT, choices, compose
 
 BY_NAME_ONLY = True  # its records are kept apart, so that its table is made only where it is asked for

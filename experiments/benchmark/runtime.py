@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from experiments.analysis.claims import Outcome
     from experiments.analysis.published import Claim
-    from experiments.analysis.tables import Computed, Section
+    from experiments.analysis.table import Computed, Section
 
 STEP_MARGIN = 0.01  # a step may take this much longer and still count as no overhead
 
@@ -267,7 +267,7 @@ def headline(record: Mapping[str, Any]) -> Section:
 
 def _tables(name: str, record: Mapping[str, Any]) -> list[Computed]:
     """The table of one machine, in full and in brief; `name` parts its files from those of other machines."""
-    from experiments.analysis.tables import Computed
+    from experiments.analysis.table import Computed
 
     here = record["environment"]
     device = (here["gpus"] or [here["cpu"]])[0]
@@ -288,12 +288,12 @@ def _tables(name: str, record: Mapping[str, Any]) -> list[Computed]:
 
 def write_tables(results: Path) -> list[Path]:
     """Write the table of every machine's record; returns the paths, none without a record."""
-    from experiments.analysis import tables
+    from experiments.analysis.rendering import write
 
     records = load(results)
     only = len(records) == 1
     made = [made for machine, record in records.items() for made in _tables("" if only else machine, record)]
-    return [path for one in made for path in tables.write(one, "runtime", {}, results / "tables")]
+    return [path for one in made for path in write(one, "runtime", {}, results / "tables")]
 
 
 def write_figures(results: Path) -> list[Path]:

@@ -6,8 +6,10 @@ import pytest
 from helpers.made_records import write_record
 
 from experiments.analysis.figures import write as draw
+from experiments.analysis.frame import frame
 from experiments.analysis.records import ArmRuns, Record, collect, load
-from experiments.analysis.tables import Comparison, Interaction, Table, frame, sections, write
+from experiments.analysis.rendering import sections, write
+from experiments.analysis.table import Comparison, Interaction, Table
 from experiments.config.compose import load_experiment, run_config
 from experiments.config.discovery import module, shown
 

@@ -6,8 +6,8 @@ from helpers.made_records import TRAINED
 
 from experiments.ablation import FIGURES, MAIN
 from experiments.analysis.figures import LINES, draw, write
+from experiments.analysis.frame import frame
 from experiments.analysis.records import collect, load
-from experiments.analysis.tables import frame
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from experiments.analysis import published as paper
 from experiments.analysis.figures import Figure
 from experiments.analysis.metrics import describe, margin
-from experiments.analysis.tables import Computed
+from experiments.analysis.table import Computed
 from experiments.config.compose import load_experiment
 from experiments.config.discovery import module, module_name, shown
 from ntl.evaluation.metrics import METRICS
