@@ -42,3 +42,14 @@ def results(tmp_path, ablation):
 @pytest.fixture
 def arms(results, ablation):
     return collect(ablation, load(results))
+
+
+@pytest.fixture
+def small_benchmark(monkeypatch):
+    """Settings of a benchmark that takes a second, on a tiny vocabulary."""
+    from experiments.benchmark import costs
+    from experiments.benchmark.settings import BenchmarkSettings
+
+    monkeypatch.setattr(costs, "VOCABULARIES", (costs.Vocabulary("tiny", 500, 16, 64, 64),))
+    monkeypatch.setattr(costs, "GROWTH", (16, 32))
+    return BenchmarkSettings(parts=("loss", "head", "growth"), rounds=4)
