@@ -172,7 +172,7 @@ def _records(args: argparse.Namespace):
 
 def _begun(args: argparse.Namespace) -> list[str]:
     """The experiments that there is something to show of: of which there is a record, or which need none."""
-    from experiments.analysis.records import collect
+    from experiments.analysis.records import arm_runs
     from experiments.config.compose import load_experiment
     from experiments.config.discovery import shown
 
@@ -181,7 +181,7 @@ def _begun(args: argparse.Namespace) -> list[str]:
 
         def begun(name: str) -> bool:
             experiment = load_experiment(name)
-            runs = collect(experiment, records).values()
+            runs = arm_runs(experiment, records).values()
             return not experiment.arms or any(arm.finished or arm.failed for arm in runs)
 
         args.begun = [name for name in shown() if begun(name)]
@@ -197,13 +197,13 @@ def _own_scale_or_begun(args: argparse.Namespace) -> list[str]:
 
 
 def _write(args: argparse.Namespace, write: Callable[..., list[Path]], kind: str) -> int:
-    from experiments.analysis.records import collect
+    from experiments.analysis.records import arm_runs
     from experiments.config.compose import load_experiment
     from experiments.config.discovery import declared, named
 
     for name in named(args.names, _begun(args) if not args.names else ()):
         shown = declared(name, kind, args.results)
-        arms = collect(load_experiment(name), _records(args)) if shown else {}
+        arms = arm_runs(load_experiment(name), _records(args)) if shown else {}
         for one in shown:
             paths = write(one, name, arms, args.results / kind)
             for path in paths:

@@ -20,7 +20,7 @@ from experiments.analysis import published as paper
 from experiments.analysis.frame import same_data, trivial_value
 from experiments.analysis.metrics import describe, margin
 from experiments.analysis.published import Claim
-from experiments.analysis.records import TRIVIAL, ArmRuns, Records, collect, command
+from experiments.analysis.records import TRIVIAL, ArmRuns, Records, arm_runs, command
 from experiments.analysis.rendering import interval, number, probability, write_texts
 from experiments.analysis.statistics import (
     NOTHING,
@@ -151,7 +151,7 @@ def _examine(claim: Claim, records: Records, results: Path) -> Outcome | _Eviden
     experiment = load_experiment(claim.experiment)
     if absent := [name for name in names if name not in experiment.arms]:
         return Outcome(claim, remark=f"'{claim.experiment}' has no arm {', '.join(absent)}")
-    arms = {arm: runs for arm, runs in collect(experiment, records).items() if arm in names}
+    arms = {arm: runs for arm, runs in arm_runs(experiment, records).items() if arm in names}
     same_data(arms.values())
     values = {arm: runs.values(claim.split, claim.metric) for arm, runs in arms.items()}
     pairs = [(values[t], values[b]) for t in claim.treatments for b in claim.baselines]

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from helpers.made_records import FAILED, TRAINED, metrics, scores, write_record
 
-from experiments.analysis.records import collect, load
+from experiments.analysis.records import arm_runs, load
 from experiments.config import compose as configuration
 from experiments.config.compose import load_experiment, run_config
 
@@ -41,7 +41,7 @@ def results(tmp_path, ablation):
 
 @pytest.fixture
 def arms(results, ablation):
-    return collect(ablation, load(results))
+    return arm_runs(ablation, load(results))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from scipy import stats
 
 from experiments.ablation import MAIN
 from experiments.analysis.frame import frame
-from experiments.analysis.records import Conflict, collect, load
+from experiments.analysis.records import Conflict, arm_runs, load
 from experiments.config.compose import run_config
 
 ACCURACY = {arm: np.array([accuracy for accuracy, _ in by_seed]) for arm, by_seed in TRAINED.items()}
@@ -37,7 +37,7 @@ def test_records_on_different_data_are_not_compared(tmp_path, ablation):
     write_record(tmp_path, run_config(ablation, "ce", 0), scores(metrics(0.5, 0.2)), data="one")
     write_record(tmp_path, run_config(ablation, "gce@1", 0), scores(metrics(0.5, 0.2)), data="other")
     with pytest.raises(Conflict, match="different data"):
-        frame(MAIN, "ablation", collect(ablation, load(tmp_path)))
+        frame(MAIN, "ablation", arm_runs(ablation, load(tmp_path)))
 
 
 def test_constants_that_contradict_one_another_are_an_error(tmp_path, ablation):
@@ -46,4 +46,4 @@ def test_constants_that_contradict_one_another_are_an_error(tmp_path, ablation):
     odd["median"]["interpolate"]["all"]["accuracy"] = 0.5
     write_record(tmp_path, run_config(ablation, "gce@1", 0), odd)
     with pytest.raises(Conflict, match="constant 'median'"):
-        frame(MAIN, "ablation", collect(ablation, load(tmp_path)))
+        frame(MAIN, "ablation", arm_runs(ablation, load(tmp_path)))

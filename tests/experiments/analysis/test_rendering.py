@@ -11,7 +11,7 @@ from helpers.table_cells import cell, row
 
 from experiments.ablation import MAIN, TABLES
 from experiments.analysis.frame import frame
-from experiments.analysis.records import collect, load
+from experiments.analysis.records import arm_runs, load
 from experiments.analysis.rendering import decimal, interval, number, sections, to_csv, to_latex, to_markdown, write
 from experiments.analysis.statistics import Paired
 from experiments.analysis.table import EACH, Table
@@ -88,7 +88,7 @@ def test_modules_have_a_section_each(tmp_path, ablation):
         state["interpolate"] |= {"second": metrics(0.7, 0.2), "first": metrics(0.3, 0.2)}
     write_record(tmp_path, run_config(ablation, "ce", 0), scored)
     table = Table("Modules", ("interpolate",), ("accuracy",), "ce", groups=EACH)
-    numbers = frame(table, "ablation", collect(ablation, load(tmp_path)))
+    numbers = frame(table, "ablation", arm_runs(ablation, load(tmp_path)))
     assert [heading for heading, _, _ in sections(table, numbers)] == ["Interpolation: first", "Interpolation: second"]
     assert cell(numbers, "ce", group="second")["mean"] == 0.7
 
@@ -97,7 +97,7 @@ def test_an_undefined_metric_is_counted_out_and_said(tmp_path, ablation):
     for seed, value in enumerate([0.9, None, 0.8]):
         write_record(tmp_path, run_config(ablation, "ce", seed), scores(metrics(0.5, 0.2, pearson=value)))
     table = Table("Correlation", ("interpolate",), ("pearson",), "ce")
-    numbers = frame(table, "ablation", collect(ablation, load(tmp_path)))
+    numbers = frame(table, "ablation", arm_runs(ablation, load(tmp_path)))
     assert row(table, numbers, "ce")[1:3] == ["3 of 5", "0.850 ± 0.071 (n = 2)"]
 
 
@@ -128,8 +128,8 @@ def test_every_shown_number_stands_in_each_rendering(arms):
 
 def test_writing_again_changes_no_byte(results, ablation, tmp_path):
     for table in TABLES:
-        first = write(table, "ablation", collect(ablation, load(results)), tmp_path / "first")
-        second = write(table, "ablation", collect(ablation, load(results)), tmp_path / "second")
+        first = write(table, "ablation", arm_runs(ablation, load(results)), tmp_path / "first")
+        second = write(table, "ablation", arm_runs(ablation, load(results)), tmp_path / "second")
         assert [p.name for p in first] == [p.name for p in second]
         for one, other in zip(first, second, strict=True):
             assert one.read_bytes() == other.read_bytes()
