@@ -14,14 +14,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def tables(args: argparse.Namespace) -> int:
     """write results/tables/NAME.{md,csv,tex}"""
-    from experiments.analysis.tables import write
+    from experiments.analysis.rendering import write
 
-    code = _write(args, "TABLES", write, "tables")
-    if not args.names and (args.results / "runtime").is_dir():
-        from experiments.benchmark import runtime as measured
-
-        for path in measured.write_tables(args.results):
-            print(path)
+    code = _write(args, write, "tables")
     if args.results == ROOT / "results":
         from experiments.analysis.readme import refresh
 
@@ -33,13 +28,7 @@ def figures(args: argparse.Namespace) -> int:
     """write results/figures/NAME.{png,svg}"""
     from experiments.analysis.figures import write
 
-    code = _write(args, "FIGURES", write, "figures")
-    if not args.names and (args.results / "runtime").is_dir():
-        from experiments.benchmark import runtime as measured
-
-        for path in measured.write_figures(args.results):
-            print(path)
-    return code
+    return _write(args, write, "figures")
 
 
 def claims(args: argparse.Namespace) -> int:
@@ -103,18 +92,17 @@ def collect(args: argparse.Namespace) -> int:
 
 def runtime(args: argparse.Namespace) -> int:
     """measure what the losses cost, and write the record, table and figure; NAME: loss, head, growth, step"""
-    from experiments.benchmark import runtime as measured
+    from experiments.benchmark import record
+    from experiments.benchmark.settings import PARTS, BenchmarkSettings
     from experiments.config.compose import ConfigurationError
     from ntl.text import did_you_mean
 
     for name in args.names:
-        if name not in measured.PARTS:
-            raise ConfigurationError(did_you_mean("part of runtime", name, measured.PARTS))
-    plan = measured.Plan(parts=tuple(args.names) or measured.PARTS, quick=args.quick)
-    print(measured.run(plan, args.results))
-    for path in measured.write_tables(args.results) + measured.write_figures(args.results):
-        print(path)
-    return 0
+        if name not in PARTS:
+            raise ConfigurationError(did_you_mean("part of runtime", name, PARTS))
+    print(record.run(BenchmarkSettings(parts=tuple(args.names) or PARTS, quick=args.quick), args.results))
+    args.names = ["runtime"]
+    return tables(args) or figures(args)
 
 
 def everything(args: argparse.Namespace) -> int:
@@ -185,7 +173,7 @@ def _records(args: argparse.Namespace):
 
 def _begun(args: argparse.Namespace) -> list[str]:
     """The experiments that there is something to show of: of which there is a record, or which need none."""
-    from experiments.analysis.records import collect
+    from experiments.analysis.records import arm_runs
     from experiments.config.compose import load_experiment
     from experiments.config.discovery import shown
 
@@ -194,7 +182,7 @@ def _begun(args: argparse.Namespace) -> list[str]:
 
         def begun(name: str) -> bool:
             experiment = load_experiment(name)
-            runs = collect(experiment, records).values()
+            runs = arm_runs(experiment, records).values()
             return not experiment.arms or any(arm.finished or arm.failed for arm in runs)
 
         args.begun = [name for name in shown() if begun(name)]
@@ -209,16 +197,16 @@ def _own_scale_or_begun(args: argparse.Namespace) -> list[str]:
     return list(dict.fromkeys([*own, *_begun(args)]))
 
 
-def _write(args: argparse.Namespace, declared: str, write: Callable[..., list[Path]], folder: str) -> int:
-    from experiments.analysis.records import collect
+def _write(args: argparse.Namespace, write: Callable[..., list[Path]], kind: str) -> int:
+    from experiments.analysis.records import arm_runs
     from experiments.config.compose import load_experiment
-    from experiments.config.discovery import module, named
+    from experiments.config.discovery import declared, named
 
     for name in named(args.names, _begun(args) if not args.names else ()):
-        shown = getattr(module(name), declared, ())
-        arms = collect(load_experiment(name), _records(args)) if shown else {}
+        shown = declared(name, kind, args.results)
+        arms = arm_runs(load_experiment(name), _records(args)) if shown else {}
         for one in shown:
-            paths = write(one, name, arms, args.results / folder)
+            paths = write(one, name, arms, args.results / kind)
             for path in paths:
                 print(path)
                 if args.show and path.suffix == ".md":

@@ -17,9 +17,11 @@ import numpy as np
 from tabulate import tabulate
 
 from experiments.analysis import published as paper
+from experiments.analysis.frame import same_data, trivial_value
 from experiments.analysis.metrics import describe, margin
 from experiments.analysis.published import Claim
-from experiments.analysis.records import TRIVIAL, ArmRuns, Records, collect, command
+from experiments.analysis.records import TRIVIAL, ArmRuns, Records, arm_runs, command
+from experiments.analysis.rendering import interval, number, probability, write_texts
 from experiments.analysis.statistics import (
     NOTHING,
     Paired,
@@ -32,7 +34,6 @@ from experiments.analysis.statistics import (
     summarise,
     verdict,
 )
-from experiments.analysis.tables import interval, number, probability, same_data, trivial_value
 from experiments.config.compose import load_experiment
 from experiments.config.discovery import module, module_name
 
@@ -89,13 +90,7 @@ def judge(records: Records, results: Path) -> list[Outcome]:
 def write(records: Records, results: Path) -> list[Path]:
     """Write `claims.csv` and `claims.md` into the results folder. Returns the paths."""
     outcomes = judge(records, results)
-    paths = []
-    for suffix, text in (("csv", to_csv(outcomes)), ("md", to_markdown(outcomes))):
-        path = Path(results) / f"claims.{suffix}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", newline="\n")
-        paths.append(path)
-    return paths
+    return write_texts(Path(results) / "claims", {"csv": to_csv(outcomes), "md": to_markdown(outcomes)})
 
 
 def to_csv(outcomes: Sequence[Outcome]) -> str:
@@ -156,7 +151,7 @@ def _examine(claim: Claim, records: Records, results: Path) -> Outcome | _Eviden
     experiment = load_experiment(claim.experiment)
     if absent := [name for name in names if name not in experiment.arms]:
         return Outcome(claim, remark=f"'{claim.experiment}' has no arm {', '.join(absent)}")
-    arms = {arm: runs for arm, runs in collect(experiment, records).items() if arm in names}
+    arms = {arm: runs for arm, runs in arm_runs(experiment, records).items() if arm in names}
     same_data(arms.values())
     values = {arm: runs.values(claim.split, claim.metric) for arm, runs in arms.items()}
     pairs = [(values[t], values[b]) for t in claim.treatments for b in claim.baselines]

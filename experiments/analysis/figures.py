@@ -18,9 +18,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 
+from experiments.analysis.frame import frame
 from experiments.analysis.metrics import direction, title
 from experiments.analysis.records import ArmRuns
-from experiments.analysis.tables import CONSTANTS, SPLITS, Table, frame
+from experiments.analysis.table import CONSTANTS, SPLITS, Table
 
 BLUE, ORANGE, SKY, GREEN, VERMILION, GREY = "#0072B2", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#666666"
 LINES = {
@@ -83,7 +84,7 @@ def write(figure: Figure | Computed, experiment: str, arms: Mapping[str, ArmRuns
 
 
 def draw(figure: Figure, numbers: pd.DataFrame, experiment: str) -> Canvas:
-    """Draw the frame of the figure's table (`tables.frame`): one column of panels for each split and metric."""
+    """Draw the frame of the figure's table (see `frame`): one column of panels for each split and metric."""
     numbers = numbers[numbers["group"] == "all"]
     arms = list(dict.fromkeys(numbers.loc[numbers["kind"] == "arm", "row"]))
     metrics = figure.metrics or figure.table.metrics

@@ -26,7 +26,7 @@ __all__ = [
     "Record",
     "RecordError",
     "Records",
-    "collect",
+    "arm_runs",
     "command",
     "load",
 ]
@@ -103,7 +103,7 @@ class Records:
 
     def __init__(self, records: Iterable[Record]) -> None:
         self._by_key: dict[str, list[Record]] = defaultdict(list)
-        self.collected: dict[str, dict[str, ArmRuns]] = {}  # of `collect`: many tables and claims ask for the same
+        self._arm_runs: dict[str, dict[str, ArmRuns]] = {}  # many tables and claims ask for the same
         for record in records:
             self._by_key[record.key].append(record)
 
@@ -164,11 +164,11 @@ class ArmRuns:
         return {seed: value for seed, value in values.items() if value is not None}
 
 
-def collect(experiment: Experiment, records: Records) -> dict[str, ArmRuns]:
+def arm_runs(experiment: Experiment, records: Records) -> dict[str, ArmRuns]:
     """Select the records of every arm and seed of an experiment, in the yaml's order."""
     memory = f"{experiment.name} {experiment.overrides}"
-    if memory in records.collected:
-        return records.collected[memory]
+    if memory in records._arm_runs:
+        return records._arm_runs[memory]
     arms: dict[str, ArmRuns] = {}
     for arm in experiment.arms:
         finished, failed, outdated = {}, {}, {}
@@ -183,7 +183,7 @@ def collect(experiment: Experiment, records: Records) -> dict[str, ArmRuns]:
             else:
                 failed[seed] = record
         arms[arm] = ArmRuns(arm, tuple(experiment.seeds), finished, failed, outdated)
-    records.collected[memory] = arms
+    records._arm_runs[memory] = arms
     return arms
 
 

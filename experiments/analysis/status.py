@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from experiments.analysis.records import OUTPUTS, ArmRuns, Records, collect, command, key
+from experiments.analysis.records import OUTPUTS, ArmRuns, Records, arm_runs, command, key
 from experiments.config.compose import Experiment, load_experiment, run_config
 from ntl.runs.run import Run
 
@@ -33,7 +33,7 @@ def survey(experiment: Experiment, records: Records, outputs: Path = OUTPUTS) ->
     work = _at_work(Path(outputs), records)
     return {
         arm: {seed: _state(runs, seed, work.get(key(run_config(experiment, arm, seed)))) for seed in runs.seeds}
-        for arm, runs in collect(experiment, records).items()
+        for arm, runs in arm_runs(experiment, records).items()
     }
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from experiments.__main__ import COMMANDS, main
-from experiments.config.discovery import module_name, shown
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,10 +61,3 @@ def test_a_damaged_record_is_an_error_that_names_it(results, capsys):
     path.write_text("{")
     assert main(["tables", "--results", str(results)]) == 1
     assert str(path) in capsys.readouterr().err
-
-
-def test_an_experiment_is_a_yaml_with_a_module_of_its_name():
-    assert {"ablation", "quickstart"} <= set(shown())
-    assert module_name("gpu/ablation") == module_name("paper/ablation") == module_name("ablation")
-    assert module_name("calibration/ablation") is None
-    assert module_name("nothing") is None
