@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.analysis import figures as drawn
 from experiments.analysis.claims import Outcome
 from experiments.analysis.figures import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION
+from experiments.analysis.metrics import describe
 from experiments.analysis.published import Claim
 from experiments.analysis.rendering import decimal
 from experiments.analysis.statistics import equivalence_p, paired
@@ -35,8 +36,6 @@ from experiments.benchmark.settings import (
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
-
-STEP_MARGIN = 0.01  # a step may take this much longer and still count as no overhead
 
 
 def tables(results: Path) -> list[Computed]:
@@ -207,11 +206,12 @@ def draw(record: Mapping[str, Any]) -> Canvas:
 
 
 def judge(claim: Claim, results: Path) -> Outcome:
-    """Whether a training step with NTL takes at most a hundredth longer than with CE, both on our default path.
+    """Whether a step with NTL takes longer than with CE by at most the metric's margin, both on our default path.
 
     The pairs are rounds in which both were timed, of every model that was measured on the first full record's machine.
     """
     command = "python -m experiments runtime"
+    margin = describe(claim.metric).margin
     for record in load(results).values():
         ratio: list[float] = []
         for rows in groups(record, "step"):
@@ -221,8 +221,8 @@ def judge(claim: Claim, results: Path) -> Outcome:
         if not record["quick"] and 2 <= len(ratio) <= 20:
             one = [1.0] * len(ratio)
             effect = paired(ratio, one)
-            p = equivalence_p(ratio, one, float("-inf"), STEP_MARGIN)
-            slower = effect.low is not None and effect.low > STEP_MARGIN
+            p = equivalence_p(ratio, one, float("-inf"), margin)
+            slower = effect.low is not None and effect.low > margin
             verdict = "equivalent" if p < 0.05 else "differs" if slower else "undecided"
             remark = f"step with NTL ÷ step with CE: {spread(ratio, 3)} over {len(ratio)} rounds"
             return Outcome(claim, verdict, effect.signed(-1), p=p, seeds=len(ratio), command=command, remark=remark)
