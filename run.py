@@ -26,6 +26,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from experiments.config import compose as configuration
+from experiments.config.paths import in_repository
 from ntl import distributed
 from ntl.runs import faults
 from ntl.training.stopping import Stopped, requeued_when_stopped
@@ -76,17 +77,22 @@ def run(config: Mapping[str, Any], one_thread: bool = False) -> None:
     paths = {name: Path(path) for name, path in config["paths"].items()}
     prepared = distributed.in_turn(lambda: parts.dataset.prepare(paths["data"]))
     identity = runs.run_id(config, prepared.fingerprint, models.fingerprint(parts.model))
-    record = runs.Run(config, identity, paths["results"], paths["outputs"])
-    todo, status = distributed.decided(lambda: (record.todo(retry=config["retry"]), record.status()))
+    record = runs.Run(config, identity, paths["outputs"])
+    wanted = {"retry": config["retry"], "force": config["force"]}
+    todo, status = distributed.decided(lambda: (record.todo(**wanted), record.status()))
     if todo == "skip":
-        log.info("%s: skip, it is %s%s", identity, status, "; retry=true runs it again" if status == "failed" else "")
+        again = {"failed": "retry", "finished": "force"}[status]
+        log.info("%s: skip, it is %s in %s; %s=true runs it again", identity, status, record.folder, again)
         return
     log.info("%s: %s", identity, todo)
+    published = paths["results"] / "runs" / record.folder.parent.name / identity
+    if (published / "record.json").exists():
+        log.info("%s: a published record exists in %s; this run is recorded apart from it", identity, published)
     with contextlib.ExitStack() as lease:
         refused = None
         try:
             if distributed.is_first():
-                lease.enter_context(record.lease(retry=config["retry"]))
+                lease.enter_context(record.lease(**wanted))
         except (runs.RunBusy, runs.RunDone) as reason:
             refused = str(reason)
         if reason := distributed.decided(lambda: refused):
@@ -102,7 +108,7 @@ def execute_or_fail(config: Mapping[str, Any], parts: Parts, prepared: PreparedD
     from ntl.runs import run as runs
 
     try:
-        with faults.explained(config, record.work):
+        with faults.explained(config, record.folder):
             execute(config, parts, prepared, record)
     except (faults.DiskFull, runs.RecordNotWritten, runs.LeaseLost, models.NotAvailable) as error:
         # Nothing can be recorded, or it is another process's to record, or another time there is room, or the model.
@@ -171,9 +177,9 @@ def execute(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, rec
     # The untouched model is scored too: what training adds is a difference.
     answered = {"untrained": answers("untrained")} if parts.eval.untrained else {}
 
-    folder = record.work / "checkpoints"
+    folder = record.folder / "checkpoints"
     with parts.tracker if distributed.is_first() else tracking.NoTracker() as tracker:
-        tracker.start(record.id, config, distributed.decided(lambda: training.history(folder)), record.work)
+        tracker.start(record.id, config, distributed.decided(lambda: training.history(folder)), record.folder)
         trained = training.train(
             model,
             layout,
@@ -243,7 +249,9 @@ def execute(config: Mapping[str, Any], parts: Parts, prepared: PreparedData, rec
         for split, given in splits.items()
         for index, (text, cut) in enumerate(zip(given.texts, given.truncated, strict=True))
     )
-    saving.save(record.work / "model", saving.Trained(model, encoding, layout, parts.eval, limit), parts.model.loss_on)
+    saving.save(
+        record.folder / "model", saving.Trained(model, encoding, layout, parts.eval, limit), parts.model.loss_on
+    )
     record.finish(fields, trained.history, predictions)
     training.remove_checkpoints(folder)
 
@@ -299,7 +307,7 @@ def predict(arguments: Sequence[str]) -> None:
             "predict needs a trained run and at least one question, as in\n"
             '  python run.py predict run=arithmetic-t5_nano-ntl_was-s0-1a2b3c4d "What is 3 + 4?"'
         )
-    outputs = Path(named.get("paths.outputs", "outputs")) / "runs"
+    outputs = Path(named.get("paths.outputs", in_repository("outputs"))) / "runs"
     trained = {path.parent.name: path for path in outputs.glob("*/*/model")}
     folder = trained.get(named["run"], Path(named["run"]))
     if not folder.is_dir():

@@ -16,7 +16,8 @@ from hydra.experimental.callback import Callback
 
 from experiments.analysis.records import ALGORITHM_VERSION, Record, load
 from experiments.analysis.tables import Computed, Section, write
-from experiments.config.compose import ROOT, choices, compose
+from experiments.config.compose import choices, compose
+from experiments.config.paths import ROOT
 
 BY_NAME_ONLY = True  # its records are kept apart, so that its table is made only where it is asked for
 EXAMPLES = "data_prep/examples"
@@ -129,7 +130,7 @@ def _states(reasons: dict[str, str]) -> Iterator[tuple[str, str]]:
 
 def results() -> Path:
     """Where the records of this experiment are kept."""
-    return ROOT / compose(["experiment=smoke"])["paths"]["results"]
+    return Path(compose(["experiment=smoke"])["paths"]["outputs"])
 
 
 def _last_runs(folder: Path) -> dict[str, Record]:
@@ -154,7 +155,7 @@ class Matrix(Callback):
     """Hydra's callback: the matrix is written and printed when the sweep has ended, however it ended."""
 
     def on_multirun_start(self, config: Any, **_: Any) -> None:
-        if Path(config.paths.results).resolve() == results():
+        if Path(config.paths.outputs).resolve() == results():
             atexit.register(lambda: print(write_matrix(ROOT / "results" / "tables")))
 
 

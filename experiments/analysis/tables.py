@@ -16,7 +16,7 @@ from tabulate import tabulate
 
 from experiments.analysis import published as paper
 from experiments.analysis.metrics import MEDIANS, title
-from experiments.analysis.records import TRIVIAL, UNTRAINED, ArmRuns, Conflict, Record, command
+from experiments.analysis.records import TRIVIAL, UNTRAINED, ArmRuns, Conflict, Record, command, disputed, from_where
 from experiments.analysis.statistics import NOTHING, Paired, common, paired, summarise
 
 EACH = ("each module",)
@@ -288,8 +288,8 @@ def notes(table: Table, experiment: str, numbers: pd.DataFrame, arms: Mapping[st
     """What a reader needs to know under the table, and what is not yet there."""
     seeds = next(iter(arms.values())).seeds
     found = [
-        f"Made by `python -m experiments tables {experiment}` from the records of `experiment={experiment}`."
-        + _setting(arms),
+        f"Made by `python -m experiments tables {experiment}` from the records of `experiment={experiment}` "
+        f"({from_where(arms)})." + _setting(arms),
         f"Cells: mean ± sample standard deviation over the seeds ({', '.join(map(str, seeds))}); ↑ higher is better, "
         "↓ lower is better. The CSV file holds every seed's value.",
         f"Δ {table.baseline}: mean paired difference, arm − `{table.baseline}` on the seeds that both have finished, "
@@ -308,6 +308,8 @@ def notes(table: Table, experiment: str, numbers: pd.DataFrame, arms: Mapping[st
             " Compare the differences between arms, not the levels."
         )
     found += table.notes
+    if ids := disputed(arms):
+        found.append(f"The outputs hold other results of these runs; the published ones count: {', '.join(ids)}.")
     found += gaps(experiment, arms)
     return found
 

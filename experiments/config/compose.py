@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any, get_type_hints
 
 from hydra import compose as hydra_compose
@@ -26,9 +25,9 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from experiments.config.paths import ROOT, in_repository
 from ntl.settings import EvalSettings, ModelSettings, TrainSettings, with_source
 
-ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf"
 FREE = ("model.architecture.", "train.schedule_options.", "train.fsdp.")  # take keys that no yaml lists
 SETTINGS = {"model": ModelSettings, "train": TrainSettings, "eval": EvalSettings}
@@ -60,6 +59,7 @@ def register() -> None:
     OmegaConf.register_new_resolver("arm_names", lambda arms: ",".join(arms) or "null", replace=True)
     OmegaConf.register_new_resolver("arms_of", lambda name: load_experiment(name).arms, replace=True)
     OmegaConf.register_new_resolver("arms_made_by", _made_arms, replace=True)
+    OmegaConf.register_new_resolver("in_repository", in_repository, replace=True)
     OmegaConf.register_new_resolver("joined", lambda values: ",".join(map(str, values)), replace=True)
 
 

@@ -97,8 +97,9 @@ def _check_own(config: Mapping[str, Any]) -> None:
     seed = config["seed"]
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise ConfigurationError(f"seed: got {seed!r}, expected an integer of at least 0")
-    if not isinstance(config["retry"], bool):
-        raise ConfigurationError(f"retry: got {config['retry']!r}, expected true or false")
+    for name in ("retry", "force"):
+        if not isinstance(config[name], bool):
+            raise ConfigurationError(f"{name}: got {config[name]!r}, expected true or false")
     for name, path in config["paths"].items():
         if not isinstance(path, str) or not path.strip():
             raise ConfigurationError(f"paths.{name}: got {path!r}, expected the path of a folder")
