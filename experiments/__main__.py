@@ -171,7 +171,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"python -m experiments: {error}", file=sys.stderr)
         return 2
     except (Conflict, RecordError) as error:
-        print(f"python -m experiments: {error}", file=sys.stderr)
+        from experiments.config.advice import told
+
+        print(f"python -m experiments: {told(error)}", file=sys.stderr)
         return 1
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -156,6 +157,24 @@ def test_the_same_command_skips_what_is_finished(done, command):
     code, out, err = command(*SMALL, "loss=ntl_was", *places(done))
     assert code == 0 and "skip, it is finished" in out + err
     assert contents(done) == before
+
+
+def test_force_trains_again_and_a_published_record_is_named(done, record, command, tmp_path):
+    shutil.copytree(done, tmp_path, dirs_exist_ok=True)
+    (folder,) = tmp_path.glob("outputs/runs/*/*")
+    published = tmp_path / "results" / "runs" / folder.parent.name / folder.name
+    published.mkdir(parents=True)
+    shutil.copy(folder / "record.json", published)
+    before = (folder / "record.json").read_bytes()
+    code, out, err = command(*SMALL, "loss=ntl_was", "force=true", *places(tmp_path))
+    assert code == 0 and ": again" in out + err and f"a published record exists in {published}" in out + err
+    assert (folder / "record-1.json").read_bytes() == before
+    again = runs.read_record(folder)
+    assert again["metrics"] == record["metrics"] and again["timings"] != record["timings"]
+    shutil.rmtree(folder)  # the published record alone is no reason to skip the run
+    code, out, err = command(*SMALL, "loss=ntl_was", *places(tmp_path))
+    assert code == 0 and ": start" in out + err and runs.read_record(folder)["metrics"] == record["metrics"]
+    assert [path.name for path in published.iterdir()] == ["record.json"]
 
 
 def test_options_that_cannot_change_a_result_name_the_same_run(done, command):

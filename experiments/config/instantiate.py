@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,26 +12,11 @@ from hydra.utils import instantiate as hydra_instantiate
 
 from experiments.config.check import check_types
 from experiments.config.compose import ConfigurationError, compose, did_you_mean
-from ntl.settings import EvalSettings, ModelSettings, TrainSettings
 
 if TYPE_CHECKING:
     from data_prep.base import Dataset
     from ntl.encodings import Encoding, TokenizerSource
-    from ntl.losses.objectives import Objective
-    from ntl.runs.tracking import Tracker
-
-
-@dataclass
-class Parts:
-    """What a run is made of; `objective` still takes the number vocabulary, `encoding` a tokenizer's source."""
-
-    model: ModelSettings
-    dataset: Dataset
-    objective: Callable[..., Objective]
-    encoding: Callable[[TokenizerSource], Encoding]
-    train: TrainSettings
-    eval: EvalSettings
-    tracker: Tracker
+    from ntl.runs.execute import Parts
 
 
 def instantiate(config: Mapping[str, Any]) -> Parts:
@@ -46,6 +30,7 @@ def instantiate(config: Mapping[str, Any]) -> Parts:
     from ntl import models
     from ntl.evaluation import answer as evaluation
     from ntl.numbers import NumberVocabulary
+    from ntl.runs.execute import Parts
     from ntl.training import train as training
 
     try:

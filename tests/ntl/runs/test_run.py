@@ -133,6 +133,23 @@ def test_a_failed_run_says_why_and_is_tried_again_only_on_request(run):
     assert run.status() == "finished"
 
 
+def test_a_finished_run_is_trained_again_by_force_and_its_record_is_kept(run):
+    with run.lease():
+        first = run.finish(RECORD, HISTORY, PREDICTIONS)
+    (run.folder / "checkpoints" / "checkpoint-2").mkdir(parents=True)  # left by a kill just after the record
+    before = {name: (run.folder / name).read_bytes() for name in ("record.json", "history.parquet")}
+    assert (run.todo(), run.todo(retry=True), run.todo(force=True)) == ("skip", "skip", "again")
+    with pytest.raises(KeyboardInterrupt), run.lease(force=True):
+        assert not (run.folder / "checkpoints").exists()
+        raise KeyboardInterrupt
+    assert (run.status(), run.todo()) == ("interrupted", "resume")
+    with run.lease():
+        second = run.finish({**RECORD, "timings": {"train": 2}}, HISTORY, PREDICTIONS)
+    assert second["timings"] != first["timings"] and read_record(run.folder) == second
+    assert (run.folder / "record-1.json").read_bytes() == before["record.json"]
+    assert (run.folder / "history-1.parquet").read_bytes() == before["history.parquet"]
+
+
 def test_a_reason_names_no_one(run, monkeypatch):
     monkeypatch.setattr(privacy.socket, "gethostname", lambda: "node17")
     monkeypatch.setattr(privacy.getpass, "getuser", lambda: "agnes")
