@@ -87,10 +87,15 @@ def judge(records: Records, results: Path) -> list[Outcome]:
     return [_conclude(o, by_claim.get(o.claim.id)) if isinstance(o, _Evidence) else o for o in outcomes]
 
 
-def write(records: Records, results: Path) -> list[Path]:
-    """Write `claims.csv` and `claims.md` into the results folder. Returns the paths."""
+def write(records: Records, results: Path, folder: Path) -> list[Path]:
+    """Write `claims.csv` and `claims.md` into a folder. Returns the paths.
+
+    Args:
+        results: where the measured costs of the losses lie, on which one claim rests.
+    """
     outcomes = judge(records, results)
-    return write_texts(Path(results) / "claims", {"csv": to_csv(outcomes), "md": to_markdown(outcomes)})
+    source = "published" if all(record.published for record in records) else "published and those in outputs"
+    return write_texts(Path(folder) / "claims", {"csv": to_csv(outcomes), "md": to_markdown(outcomes, source)})
 
 
 def to_csv(outcomes: Sequence[Outcome]) -> str:
@@ -106,8 +111,8 @@ def to_csv(outcomes: Sequence[Outcome]) -> str:
     return file.getvalue()
 
 
-def to_markdown(outcomes: Sequence[Outcome]) -> str:
-    """The outcomes for readers."""
+def to_markdown(outcomes: Sequence[Outcome], source: str = "published") -> str:
+    """The outcomes for readers; `source` says which records they rest on."""
     headers = ["", "claim", "metric", "verdict", "effect [95 %]", "p", "t-test p", "sign-flip p", "n", "paper's effect"]
     rows = [
         [
@@ -129,7 +134,7 @@ def to_markdown(outcomes: Sequence[Outcome]) -> str:
         "# What the records say of the paper's claims\n\n"
         + tabulate(rows, headers, tablefmt="pipe", disable_numparse=True)
         + "\n\n## Notes\n\n"
-        "* Made by `python -m experiments claims`.\n"
+        f"* Made by `python -m experiments claims` from the records: {source}.\n"
         "* Effects are mean paired differences over seeds, signed so that positive is what the paper claims (better, "
         "for a claim of no effect).\n"
         "* p is what the verdict rests on: the paired t-test's, Holm-corrected over all claims of a difference that "

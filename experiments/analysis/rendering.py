@@ -14,7 +14,7 @@ from tabulate import tabulate
 
 from experiments.analysis.frame import first_with_runs, frame
 from experiments.analysis.metrics import title
-from experiments.analysis.records import ArmRuns, command
+from experiments.analysis.records import ArmRuns, command, disputed, from_where
 from experiments.analysis.statistics import Paired
 from experiments.analysis.table import CONSTANTS, SPLITS, Computed, Section, Table
 
@@ -151,8 +151,8 @@ def notes(table: Table, experiment: str, numbers: pd.DataFrame, arms: Mapping[st
     """What a reader needs to know under the table, and what is not yet there."""
     seeds = next(iter(arms.values())).seeds
     found = [
-        f"Made by `python -m experiments tables {experiment}` from the records of `experiment={experiment}`."
-        + _setting(arms),
+        f"Made by `python -m experiments tables {experiment}` from the records of `experiment={experiment}` "
+        f"({from_where(arms)})." + _setting(arms),
         f"Cells: mean ± sample standard deviation over the seeds ({', '.join(map(str, seeds))}); ↑ higher is better, "
         "↓ lower is better. The CSV file holds every seed's value.",
         f"Δ {table.baseline}: mean paired difference, arm − `{table.baseline}` on the seeds that both have finished, "
@@ -171,6 +171,8 @@ def notes(table: Table, experiment: str, numbers: pd.DataFrame, arms: Mapping[st
             " Compare the differences between arms, not the levels."
         )
     found += table.notes
+    if ids := disputed(arms):
+        found.append(f"The outputs hold other results of these runs; the published ones count: {', '.join(ids)}.")
     found += gaps(experiment, arms)
     return found
 

@@ -5,7 +5,7 @@ import copy
 import pytest
 from helpers.made_records import metrics, scores, write_record
 
-from experiments.analysis.records import Conflict, RecordError, arm_runs, load
+from experiments.analysis.records import Conflict, RecordError, arm_runs, disputed, from_where, load
 from experiments.config.compose import compose, run_config
 from ntl.runs.run import ALGORITHM_VERSION
 
@@ -80,6 +80,23 @@ def test_a_record_that_this_version_does_not_understand_is_named(results):
     with pytest.raises(RecordError, match="means nothing to this version") as error:
         load(results)
     assert str(path) in str(error.value)
+
+
+def test_a_run_in_both_places_counts_as_published(tmp_path, ablation):
+    config = run_config(ablation, "ce", 0)
+    results, outputs = tmp_path / "results", tmp_path / "outputs"
+    write_record(outputs, config, SCORES)
+    (record,) = load(results, outputs)
+    assert not record.published and from_where(arm_runs(ablation, load(results, outputs))) == "outputs, not published"
+    write_record(results, config, SCORES)
+    (record,) = load(results, outputs)
+    assert record.published and not record.disputed and record.path.is_relative_to(results)
+    write_record(outputs, config, scores(metrics(0.6, 0.2)))
+    (record,) = load(results, outputs)
+    assert record.published and record.disputed
+    assert record.value("trained", "interpolate", "accuracy") == 0.5
+    assert disputed(arm_runs(ablation, load(results, outputs))) == [record.id]
+    assert not any(record.disputed for record in load(results))
 
 
 def test_no_results_folder_is_no_records(tmp_path):
