@@ -65,4 +65,4 @@ assert main(["tables", *{names}]) == 0
     assert done.returncode == 0, done.stderr
     for name in names:
         assert f"{name}: 0 of 2 runs finished, 2 missing" in done.stdout
-        assert (tmp_path / "results" / "tables" / f"{name}.md").read_text().startswith(f"# A table of {name}\n")
+        assert (tmp_path / "outputs" / "tables" / f"{name}.md").read_text().startswith(f"# A table of {name}\n")
