@@ -10,6 +10,7 @@ import pytest
 from helpers import killed
 from test_run import GPT2, SMALL, places
 
+RECORD = ("record.json", "history.parquet", "predictions.parquet")
 DROPOUT = {
     "t5": ["model.architecture.dropout_rate=0.2"],
     "gpt2": [f"model.architecture.{name}_pdrop=0.2" for name in ("resid", "embd", "attn")],
@@ -40,7 +41,7 @@ class Campaign:
         self.begin_anew()
         self.attempt()
         changes = self.log.with_name(f"{self.log.name}.changes").read_text().splitlines()
-        self.changes, self.recorded = len(changes), sum(" results" in change for change in changes)
+        self.changes, self.recorded = len(changes), sum(any(name in change for name in RECORD) for change in changes)
         self.expected = self.result()
 
     def begin_anew(self):
@@ -78,9 +79,8 @@ class Campaign:
     def result(self):
         """What must be the same: metrics, and the bytes of answers and curves."""
         (path,) = self.folder.glob("outputs/runs/*/*/record.json")
-        files = {name: path.with_name(name).read_bytes() for name in ("predictions.parquet", "history.parquet")}
-        left = [p.name for p in path.parent.iterdir() if p.name not in (*files, path.name)]
-        assert not left
+        files = {name: path.with_name(name).read_bytes() for name in RECORD[1:]}
+        assert {p.name for p in path.parent.iterdir()} == {*RECORD, "config.json", "lease", "model"}
         record = json.loads(path.read_bytes())
         return {name: record[name] for name in ("id", "status", "metrics", "notes", "model")} | files
 
@@ -109,7 +109,7 @@ def test_a_run_killed_at_any_moment_ends_as_the_uninterrupted_one(family, implem
     # Before changes of its record's files, then in the middle of writing the curves, and the record itself.
     first, second = sorted(random.sample(range(2, campaign.recorded + 1), 2))
     record = [{"event": first}, {"event": second}, {"size": 600}]
-    campaign.under_fire([*({"of": "results"} | fault for fault in record), {"of": "record.json", "size": 9000}])
+    campaign.under_fire([*({"of": RECORD} | fault for fault in record), {"of": "record.json", "size": 9000}])
     # Again and again, at random times, wherever it has come to.
     start = time.monotonic()
     campaign.under_fire([])

@@ -1,4 +1,4 @@
-"""Where files lie: defaults are folders of the repository; a relative path that somebody gives is one of theirs.
+"""Where files lie: defaults are folders of the repository, whatever the current directory is.
 
 `run.py`, `python -m experiments` and `python -m data_prep` follow this rule from any working directory. Defaults name
 their folder by `in_repository` (in yaml: `${in_repository:outputs}`) and are absolute; what is given on a command line

@@ -71,18 +71,19 @@ def _run(overrides, folder, log, command, fault):
         program.run(configuration.compose(overrides), one_thread=True)
 
 
-def meet(folder, changes, event=None, size=None, of="", kills=True, answer=None, number=signal.SIGKILL, memory=None):
+def meet(folder, changes, event=None, size=None, of=(), kills=True, answer=None, number=signal.SIGKILL, memory=None):
     """Prepare for a fault of this process; all changes of files below `folder` are written to the file `changes`.
 
     Args:
         event: SIGKILL before this one of its changes of files, counted from 1.
         size: no file can grow beyond so many bytes; the first that would ends the process in the middle of writing
             it if `kills`, else that is an error such as a full disk gives.
-        of: `event` counts those changes alone, and `size` holds from the first of them on, in whose path this stands.
+        of: `event` counts those changes alone, and `size` holds from the first of them on, in whose path this stands,
+            or one of these.
         answer: `number` is sent to the process itself before it generates its answers to this batch, from 1.
         memory: so many MiB can be had beyond what is taken now.
     """
-    seen = 0
+    seen, of = 0, (of,) if isinstance(of, str) else of
 
     def limit():
         if kills:
@@ -96,7 +97,7 @@ def meet(folder, changes, event=None, size=None, of="", kills=True, answer=None,
             return
         path = os.path.relpath(str(arguments[0]), folder)
         os.write(changes, f"{name} {path}\n".encode())
-        if of not in path:
+        if of and not any(part in path for part in of):
             return
         seen += 1
         if of and size is not None:
