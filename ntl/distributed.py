@@ -120,13 +120,6 @@ def summed(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def held(model: torch.nn.Module) -> float:
-    """Return the part of a model's weights that lies in this process: all where it is not sharded."""
-    parameters = list(model.parameters())
-    here = sum((p.to_local() if hasattr(p, "to_local") else p).numel() for p in parameters)
-    return here / sum(p.numel() for p in parameters)
-
-
 def in_turn(work: Callable[[], T]) -> T:
     """Do `work` in the first process and then in all others, which find done what it leaves on a shared disk."""
     if rank():

@@ -185,7 +185,7 @@ def training_steps(family: str, plan: Plan, device: str) -> tuple[dict[str, Step
     )
 
     from ntl.models.linear_head import LinearHead
-    from ntl.training.train import ObjectiveTrainer
+    from ntl.training.trainer import ObjectiveTrainer
 
     torch.manual_seed(0)
     if family == "T5-small":

@@ -14,6 +14,10 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import TrainerState
 
 SEAL = "sealed.json"
 STATE = "trainer_state.json"
@@ -75,6 +79,12 @@ def last_whole(folder: Path) -> Path | None:
         log.warning("checkpoint %s is not used: the best one before it is damaged", path.name)
         shutil.rmtree(path)
     return None
+
+
+def locate_best(state: TrainerState, folder: Path) -> None:
+    """Point `state` at the best checkpoint below `folder`, which may have been written elsewhere."""
+    if state.best_global_step:
+        state.best_model_checkpoint = str(folder / f"checkpoint-{state.best_global_step}")
 
 
 def _files(folder: Path) -> list[Path]:
