@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+IGNORE_INDEX = -100  # the label where nothing is to be predicted, as in torch.nn.functional.cross_entropy
 SPACE_MARKERS = ("▁", "Ġ", " ")  # how SentencePiece, byte-level BPE and plain vocabularies write a space in a token
 DIGITS = "0123456789"
 

@@ -17,7 +17,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import AutoTokenizer, GPT2Tokenizer, PreTrainedTokenizerFast, T5Tokenizer
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
-from ntl.models import hub
+from ntl import hub
 
 PAD, END = "<pad>", "</s>"
 

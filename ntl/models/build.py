@@ -13,14 +13,15 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ntl.models import hub, lora
+from ntl import hub
+from ntl.models import lora
 from ntl.models.initialisation import initialise, seeded
+from ntl.rows import Row
 from ntl.settings import LoraSettings, ModelSettings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-    from ntl.data import Row
     from ntl.encodings import Encoding, TokenizerSource
 
 SEQ2SEQ = ("t5",)

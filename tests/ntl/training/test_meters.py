@@ -5,7 +5,8 @@ import torch
 from helpers import tiny
 from helpers.training import FAMILIES, assert_same, objective, settings, train, weights
 
-from ntl.data import IGNORE, model_inputs
+from ntl.data import model_inputs
+from ntl.numbers import IGNORE_INDEX
 from ntl.training import train as training
 from ntl.training.trainer import ObjectiveTrainer
 
@@ -86,7 +87,7 @@ def test_validation_is_a_mean_over_the_tokens_of_the_whole_split(family, tmp_pat
         ce, ntl = ce + parts["ce"] * count.labels, ntl + parts["ntl"] * count.numbers
         labels, numbers = labels + count.labels, numbers + count.numbers
     assert int(labels) == sum(
-        int((tiny.layout(family).train_batch([i])["labels"] != IGNORE).sum()) for i in tiny.dataset(rows)
+        int((tiny.layout(family).train_batch([i])["labels"] != IGNORE_INDEX).sum()) for i in tiny.dataset(rows)
     )
     for metrics in found:
         assert metrics["eval_ce"] == pytest.approx(float(ce / labels), rel=1e-5)
