@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ntl.losses import _checks as check
 from ntl.losses import functional
-from ntl.numbers import DIGITS, NumberVocabulary, warn_of_other_numbers
+from ntl.numbers import DIGITS, IGNORE_INDEX, NumberVocabulary, warn_of_other_numbers
 
 
 def ntloss_numbers(tokenizer: Any, vocab_size: int | None = None, digit_level: bool = True) -> NumberVocabulary:
@@ -116,7 +116,7 @@ class NTLoss(_DropIn):
         labels: Tensor,
         loss_weights: Tensor | None = None,
         reduction: str = "mean",
-        ignore_index: int = -100,
+        ignore_index: int = IGNORE_INDEX,
     ) -> Tensor:
         """Return the loss of logits (B, T, C) and labels (B, T); a scalar, or (B, T) for reduction="none"."""
         return self._token_loss(
@@ -153,7 +153,7 @@ class NTLossDotProduct(_DropIn):
         labels: Tensor,
         loss_weights: Tensor | None = None,
         reduction: str = "mean",
-        ignore_index: int = -100,
+        ignore_index: int = IGNORE_INDEX,
     ) -> Tensor:
         """Return the loss of logits (B, T, C) and labels (B, T); a scalar, or (B, T) for reduction="none"."""
         return self._token_loss(
@@ -198,7 +198,7 @@ class NumberLevelLoss(_DropIn):
         labels: Tensor,
         loss_weights: Tensor | None = None,
         reduction: str = "mean",
-        ignore_index: int = -100,
+        ignore_index: int = IGNORE_INDEX,
     ) -> Tensor:
         """Return the loss of logits (B, T, C) and labels (B, T); a scalar, or (B, T) for reduction="none"."""
         return functional.number_level_loss(

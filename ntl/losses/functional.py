@@ -25,7 +25,7 @@ from ntl.losses import _checks as check
 from ntl.losses import _distances as distances
 from ntl.losses import _spans as spans
 from ntl.losses import fused
-from ntl.numbers import NumberVocabulary
+from ntl.numbers import IGNORE_INDEX, NumberVocabulary
 
 IMPLEMENTATIONS = ("auto", "fused", "plain")
 # From so many logits on the fused implementation is the faster one on a processor.
@@ -51,7 +51,7 @@ def number_token_loss(
     place_value: float = 1.0,
     reduction: str = "mean",
     loss_weights: Tensor | None = None,
-    ignore_index: int = -100,
+    ignore_index: int = IGNORE_INDEX,
     count: Tensor | float | None = None,
 ) -> Tensor:
     """Return the Number Token Loss.
@@ -81,7 +81,7 @@ def number_token_loss(
     )
     check.check_tensors(logits, labels, numbers, ignore_index, loss_weights)
     numbers = numbers.to(logits.device)
-    labels = labels.masked_fill(labels == ignore_index, -100)
+    labels = labels.masked_fill(labels == ignore_index, IGNORE_INDEX)
     index = numbers.lookup(labels)
     mask = index >= 0
     scores = _number_scores(logits, numbers).masked_fill(~mask[..., None], 0.0)
@@ -103,7 +103,7 @@ def cross_entropy(
     sigma: float | None = None,
     label_smoothing: float = 0.0,
     reduction: str = "mean",
-    ignore_index: int = -100,
+    ignore_index: int = IGNORE_INDEX,
     count: Tensor | float | None = None,
     return_parts: bool = False,
     implementation: str = "auto",
@@ -143,7 +143,7 @@ def cross_entropy(
         )
         return (total, parts) if return_parts else total
     valid = labels != ignore_index
-    labels = labels.masked_fill(~valid, -100).long()
+    labels = labels.masked_fill(~valid, IGNORE_INDEX).long()
     logits = logits.to(_computing_dtype(logits))
     if sigma is None:
         loss = F.cross_entropy(
@@ -180,7 +180,7 @@ def gaussian_cross_entropy(
     sigma: float = 1.0,
     label_smoothing: float = 0.0,
     reduction: str = "mean",
-    ignore_index: int = -100,
+    ignore_index: int = IGNORE_INDEX,
     count: Tensor | float | None = None,
 ) -> Tensor:
     """Return the Gaussian cross-entropy: `cross_entropy` with standard deviation `sigma`, in units of the values."""
@@ -210,7 +210,7 @@ def cross_entropy_with_ntl(
     place_value: float = 1.0,
     label_smoothing: float = 0.0,
     loss_weights: Tensor | None = None,
-    ignore_index: int = -100,
+    ignore_index: int = IGNORE_INDEX,
     counts: Counts | None = None,
     return_parts: bool = False,
     implementation: str = "auto",
@@ -297,7 +297,7 @@ def linear_cross_entropy_with_ntl(
     place_value: float = 1.0,
     label_smoothing: float = 0.0,
     loss_weights: Tensor | None = None,
-    ignore_index: int = -100,
+    ignore_index: int = IGNORE_INDEX,
     counts: Counts | None = None,
     return_parts: bool = False,
 ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
@@ -354,7 +354,7 @@ def number_level_loss(
     max_number_length: int | None = None,
     reduction: str = "mean",
     loss_weights: Tensor | None = None,
-    ignore_index: int = -100,
+    ignore_index: int = IGNORE_INDEX,
     count: Tensor | float | None = None,
 ) -> Tensor:
     """Return the symmetric MAPE between whole numbers: ℓ = |ŷ − y| / (|ŷ| + |y| + ε), ε the type's resolution.
@@ -377,7 +377,7 @@ def number_level_loss(
     check.check_digits(numbers)
     check.check_tensors(logits, labels, numbers, ignore_index, loss_weights)
     numbers = numbers.to(logits.device)
-    labels = labels.masked_fill(labels == ignore_index, -100)
+    labels = labels.masked_fill(labels == ignore_index, IGNORE_INDEX)
     index = numbers.lookup(labels)
     mask = index >= 0
     scores = _number_scores(logits, numbers).masked_fill(~mask[..., None], 0.0)

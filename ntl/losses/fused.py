@@ -29,7 +29,7 @@ from torch import Tensor
 
 from ntl.losses import _distances as distances
 from ntl.losses import _spans as spans
-from ntl.numbers import NumberVocabulary
+from ntl.numbers import IGNORE_INDEX, NumberVocabulary
 
 # Elements of a block of logits. Smaller blocks stay in a smaller cache; each costs some thirty small operations.
 BLOCK = 2**22
@@ -93,7 +93,7 @@ def total_loss(
     place_value: float = 1.0,
     label_smoothing: float = 0.0,
     loss_weights: Tensor | None = None,
-    ignore_index: int = -100,
+    ignore_index: int = IGNORE_INDEX,
     label_count: Tensor | float | None = None,
     number_count: Tensor | float | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -109,7 +109,7 @@ def total_loss(
     """
     dtype = torch.float64 if inputs.dtype == torch.float64 else torch.float32
     valid = labels != ignore_index
-    labels = labels.masked_fill(~valid, -100).long()
+    labels = labels.masked_fill(~valid, IGNORE_INDEX).long()
     label_count = valid.sum() if label_count is None else label_count
     ids = values = at = target = torch.empty(0, dtype=torch.long, device=labels.device)
     number_weights = None
