@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from data_prep.mathematics import Mathematics
+from ntl.options import redeclared
 
 
 @dataclass
@@ -21,10 +22,12 @@ class Arithmetic(Mathematics):
     typical_tokens: ClassVar = (38, 4)  # of add_sub_multiple at all difficulties
 
     name: str = "arithmetic"
-    modules: Sequence[str] = ("arithmetic__add_or_sub",)
-    difficulties: Sequence[str] = ("easy",)
-    interpolation: Sequence[str] | None = ("arithmetic__add_or_sub@easy",)
-    extrapolation: Sequence[str] = ("arithmetic__add_or_sub@medium",)
-    train_size: int | None = 100_000
-    validation_size: int = 1000
-    test_size: int | None = 1000
+    modules: Sequence[str] = redeclared(Mathematics, "modules", ("arithmetic__add_or_sub",))
+    difficulties: Sequence[str] = redeclared(Mathematics, "difficulties", ("easy",))
+    # The official interpolation test of add_or_sub has a fixed entropy of 12, outside the easy range (4-8): it
+    # interpolates only if all difficulties are trained on.
+    interpolation: Sequence[str] | None = redeclared(Mathematics, "interpolation", ("arithmetic__add_or_sub@easy",))
+    extrapolation: Sequence[str] = redeclared(Mathematics, "extrapolation", ("arithmetic__add_or_sub@medium",))
+    train_size: int | None = redeclared(Mathematics, "train_size", 100_000)
+    validation_size: int = redeclared(Mathematics, "validation_size", 1000)
+    test_size: int | None = redeclared(Mathematics, "test_size", 1000)

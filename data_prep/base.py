@@ -9,7 +9,6 @@ Nothing in this package imports torch, so that `python -m data_prep --help` and 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import gzip
 import hashlib
@@ -22,16 +21,17 @@ import re
 import shutil
 import sys
 import tempfile
-import typing
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ntl import options
+from ntl.files import durable, file_sha256
+from ntl.options import option
 from ntl.runs.identity import checked_name
-from ntl.settings import NOT_IDENTITY, NotIdentity
+from ntl.text import expected_one_of, suggestion
 
 CONF = Path(__file__).resolve().parents[1] / "conf" / "dataset"
 FORMAT = 1  # raised when the same options come to mean other rows: data prepared before are then prepared anew
@@ -42,20 +42,11 @@ class DataError(ValueError):
     """Data that cannot be used: the message says what was got, what was expected, and what to do."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a sentence naming the entries of `known` that `word` may have been meant to be."""
-    known = sorted(known)
-    close = get_close_matches(word, known, n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}."
-
-
 def one_of(option: str, got: Any, known: Iterable[str]) -> None:
     """Raise ValueError unless the value `got` of `option` is one of `known`."""
     known = list(known)
     if got not in known:
-        close = get_close_matches(str(got), known, n=3, cutoff=0.5)
-        hint = f"; did you mean {' or '.join(close)}?" if close else ""
-        raise ValueError(f"{option}: got {got!r}, expected one of {', '.join(known)}{hint}")
+        raise ValueError(f"{option}: got {got!r}, {expected_one_of(got, known)}")
 
 
 def whole(option: str, got: Any, least: int, optional: bool = False) -> None:
@@ -63,12 +54,6 @@ def whole(option: str, got: Any, least: int, optional: bool = False) -> None:
     if (got is None and optional) or (isinstance(got, int) and not isinstance(got, bool) and got >= least):
         return
     raise ValueError(f"{option}: got {got!r}, expected an integer of at least {least}{' or null' if optional else ''}.")
-
-
-def file_sha256(path: Path) -> str:
-    """Return the sha256 of a file, in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def short_hash(value: Any, length: int = 8) -> str:
@@ -219,13 +204,14 @@ class Dataset:
     # Tokens of the longest question and answer in 32 rows (T5's, digits apart), for plans before the data is prepared.
     typical_tokens: ClassVar[tuple[int, int]] = (100, 20)
 
-    name: str
-    source: NotIdentity[str] = "generator"
-    folder: NotIdentity[str | None] = None  # of source=local
+    name: str = option(meaning="names the runs and their folder: letters, digits, _ and .")
+    source: str = option("generator", "where the rows come from", identity=False)
+    folder: str | None = option(None, "of source=local", identity=False)
 
     def check(self) -> None:
         """Raise ValueError if the options cannot be meant (cheap; before any work)."""
         checked_name({"dataset": {"name": self.name}}, "dataset")  # it names a folder, and must not lead out of it
+        options.check(self)
         one_of("source", self.source, self.sources)
         if self.source == "local":
             if not self.folder:
@@ -260,12 +246,7 @@ class Dataset:
 
     def options(self) -> dict[str, Any]:
         """Return the options that can change the rows, as JSON-able values."""
-        hints = typing.get_type_hints(type(self), include_extras=True)
-        names = [
-            item.name
-            for item in dataclasses.fields(self)
-            if NOT_IDENTITY not in getattr(hints[item.name], "__metadata__", ())
-        ]
+        names = [name for name, declared in options.options_of(type(self)).items() if declared.identity]
         return json.loads(json.dumps({name: getattr(self, name) for name in names}))
 
     def location(self, root: Path) -> Path:
@@ -384,15 +365,6 @@ class Dataset:
 
 
 @contextlib.contextmanager
-def durable(path: Path) -> Iterator[typing.TextIO]:
-    """Open a text file for writing, and have it on the disk when the block is left."""
-    with open(path, "w", encoding="utf-8", newline="\n") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-
-
-@contextlib.contextmanager
 def locked(path: Path, waiting_for: str) -> Iterator[None]:
     """Hold a lock file, saying so when another process holds it."""
     from filelock import FileLock, Timeout
@@ -441,7 +413,7 @@ def names() -> list[str]:
 def dataset_class(name: str) -> type[Dataset]:
     """Return the class of the data set `name`."""
     if name not in names():
-        raise ValueError(f"data set: got {name!r}, which does not exist; {nearest(name, names())}")
+        raise ValueError(f"data set: got {name!r}, which does not exist; {suggestion(name, names())}")
     module = importlib.import_module(f"data_prep.{name}")
     (found,) = [
         item
@@ -465,7 +437,7 @@ def load(name: str, overrides: Sequence[str] = ()) -> Dataset:
         if not equals:
             raise ValueError(f"option: got {override!r}, expected key=value; keys of {name}: {', '.join(known)}.")
         if key.split(".")[0] not in known:
-            raise ValueError(f"option: got {key!r}, which {name} does not have; {nearest(key, known)}")
+            raise ValueError(f"option: got {key!r}, which {name} does not have; {suggestion(key, known)}")
         try:
             options = OmegaConf.merge(options, OmegaConf.from_dotlist([override]))
         except (OmegaConfBaseException, YAMLError, ValueError) as error:

@@ -26,17 +26,15 @@ from data_prep.base import (
     Dataset,
     Row,
     Work,
-    file_sha256,
     half_character,
-    one_of,
     text_lines,
-    whole,
 )
-from ntl.settings import NotIdentity
+from ntl.files import file_sha256
+from ntl.options import option
+from ntl.text import plain_number
 
 SHOWN = 10  # bad rows in a message
 DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "vertical bar"}  # the first two are taken
-KINDS = ("auto", "number", "text")
 LONGEST = 10_000  # places of a number: beyond it, 1e999999999 would be written out as a billion digits
 _NUMBER = re.compile(r"\s*[+-]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*")
 _DIGIT, _LETTER = re.compile("[0-9]"), re.compile("[A-Za-z]")
@@ -60,23 +58,25 @@ class Custom(Dataset):
     licence: ClassVar = "the files' own"
 
     name: str = "custom"
-    source: NotIdentity[str] = "files"
-    train: NotIdentity[str | None] = None
-    validation: NotIdentity[str | None] = None
-    test: NotIdentity[str | None] = None
-    question_column: NotIdentity[str] = "question"
-    answer_column: NotIdentity[str] = "answer"
-    answers: str = "auto"
-    validation_share: float = 0.1
-    seed: int = 0
+    source: str = option("files", "where the rows come from", identity=False)
+    folder: str | None = option(
+        None, "that the files' names are relative to; null: the working directory", identity=False
+    )
+    train: str | None = option(None, "jsonl, csv, tsv or parquet", identity=False)
+    validation: str | None = option(None, "as train; null: drawn from train", identity=False)
+    test: str | None = option(None, "as train", identity=False)
+    question_column: str = option("question", "column of the questions", identity=False)
+    answer_column: str = option("answer", "column of the answers", identity=False)
+    answers: str = option(
+        "auto",
+        "number: the last number of an answer counts; text; auto: number if every answer is one",
+        choices=("auto", "number", "text"),
+    )
+    validation_share: float = option(0.1, "of train, where no validation file is given", above=0, below=1)
+    seed: int = option(0, "seed of what is drawn", at_least=0)
 
     def check(self) -> None:
         super().check()
-        one_of("answers", self.answers, KINDS)
-        whole("seed", self.seed, 0)
-        share = self.validation_share
-        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
-            raise ValueError(f"validation_share: got {share!r}, expected a number between 0 and 1.")
         if self.folder and not Path(self.folder).is_dir():
             raise ValueError(f"folder: got {self.folder!r}, which is no folder; expected the one that holds the files.")
         reads = [read for path in self.files().values() for read in self._read(path)]
@@ -198,7 +198,7 @@ def as_text(value: Any) -> str | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if isinstance(value, float) and math.isfinite(value):  # has no written form: the shortest that is this number
-        return f"{Decimal(repr(value)):f}".removesuffix(".0")
+        return plain_number(Decimal(repr(value)))
     if isinstance(value, Decimal) and value.is_finite() and -LONGEST < value.adjusted() < LONGEST:
         return f"{value:f}"
     return None

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from data_prep.base import DataError, file_sha256, locked, progress_bar
+from data_prep.base import DataError, locked, progress_bar
+from ntl.files import file_sha256
 
 TRIES = 8  # transfers that may break before giving up
 UNANSWERED = 3  # of them, if no server has answered at all

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from data_prep.base import DataError, Row, Work, check_row, json_lines, published_file, whole
+from data_prep.base import DataError, Row, Work, check_row, json_lines, published_file
 from data_prep.hub import HubDataset
-from ntl.settings import NotIdentity
+from ntl.options import option
 
 # A space separates thousands in some solutions (`80 000`); in `12 200-kilobyte videos` it does not.
 _SEPARATED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:(?:,[0-9]{3})+(?!,[0-9])|(?: [0-9]{3})+(?!-[A-Za-z]))(?![0-9])")
@@ -45,17 +45,10 @@ class GSM8K(HubDataset):
     prose: ClassVar = True
 
     name: str = "gsm8k"
-    hub: NotIdentity[str] = "openai/gsm8k"
-    marks: bool = False
-    validation_size: int = 1120
-    seed: int = 0
-
-    def check(self) -> None:
-        super().check()
-        whole("validation_size", self.validation_size, 1)
-        whole("seed", self.seed, 0)
-        if not isinstance(self.marks, bool):
-            raise ValueError(f"marks: got {self.marks!r}, expected true or false.")
+    hub: str = option("openai/gsm8k", "repository", identity=False)
+    marks: bool = option(False, "keep the calculator's marks such as <<48/2=24>> in the solutions")
+    validation_size: int = option(1120, "problems drawn from train", at_least=1)
+    seed: int = option(0, "seed of what is drawn", at_least=0)
 
     def produce(self, work: Work) -> Iterator[tuple[str, Iterable[Row]]]:
         names = ("train", "test")

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from data_prep.base import DataError, Dataset, Work
-from ntl.settings import NotIdentity
-
-PATIENCE = 10  # seconds until a hub that does not answer counts as out of reach
+from ntl.hub import out_of_reach
+from ntl.options import option
 
 
 @dataclass
@@ -18,9 +17,9 @@ class HubDataset(Dataset):
 
     config: ClassVar[str]  # of the repository
 
-    source: NotIdentity[str] = "hub"
-    hub: NotIdentity[str] = ""
-    revision: NotIdentity[str | None] = None
+    source: str = option("hub", "where the rows come from", identity=False)
+    hub: str = option("", "repository", identity=False)
+    revision: str | None = option(None, "of the repository; null: the newest, which is recorded", identity=False)
 
     def check(self) -> None:
         super().check()
@@ -38,8 +37,9 @@ class HubDataset(Dataset):
         if not work.progress:
             datasets.disable_progress_bars()
         try:
-            if not datasets.config.HF_HUB_OFFLINE:
-                reach(ENDPOINT)  # the package itself repeats its attempts for half a minute
+            away = None if datasets.config.HF_HUB_OFFLINE else out_of_reach()
+            if away is not None:  # the package itself would repeat its attempts for half a minute
+                raise OSError(away)
             builder = datasets.load_dataset_builder(self.hub, self.config, revision=self.revision)
             builder.download_and_prepare()
             splits = [builder.as_dataset(split=name) for name in names]
@@ -52,10 +52,3 @@ class HubDataset(Dataset):
             ) from error
         work.source.update(repository=self.hub, config=self.config, revision=builder.hash)
         return splits
-
-
-def reach(endpoint: str) -> None:
-    """Raise OSError unless a server answers at the address, whatever it answers."""
-    import requests
-
-    requests.head(endpoint, timeout=PATIENCE, allow_redirects=False)

@@ -22,13 +22,13 @@ from data_prep.base import (
     Row,
     Work,
     check_row,
-    file_sha256,
     one_of,
     progress_bar,
     text_lines,
     whole,
 )
-from ntl.settings import NotIdentity
+from ntl.files import file_sha256
+from ntl.options import option
 
 DIFFICULTIES = ("easy", "medium", "hard")
 TRAINING = (
@@ -88,47 +88,48 @@ class Mathematics(Dataset):
     test_splits: ClassVar = ("interpolate", "extrapolate")
 
     name: str = "mathematics"
-    modules: Sequence[str] = TRAINING
-    difficulties: Sequence[str] = DIFFICULTIES
-    interpolation: Sequence[str] | None = None
-    extrapolation: Sequence[str] = EXTRAPOLATION
-    train_size: int | None = 2000
-    validation_size: int = 40
-    test_size: int | None = 100
-    seed: int = 0
-    workers: NotIdentity[int | None] = None
-    url: NotIdentity[str] = PUBLISHED
-    sha256: NotIdentity[str | None] = PUBLISHED_SHA256
+    modules: Sequence[str] = option(TRAINING, "official training modules")
+    difficulties: Sequence[str] = option(DIFFICULTIES, "of training and validation")
+    interpolation: Sequence[str] | None = option(
+        None, "official modules, or MODULE@DIFFICULTY for fresh questions; null: the official test of `modules`"
+    )
+    extrapolation: Sequence[str] = option(EXTRAPOLATION, "official modules, or MODULE@DIFFICULTY")
+    train_size: int | None = option(
+        2000, "questions of each module at each difficulty; null (published files only): all", at_least=1
+    )
+    validation_size: int = option(40, "as train_size", at_least=1)
+    test_size: int | None = option(100, "questions of each test module; null (published files only): all", at_least=1)
+    seed: int = option(0, "seed of what is drawn", at_least=0)
+    workers: int | None = option(None, "processes that generate; null: one for each core", at_least=1, identity=False)
+    url: str = option(PUBLISHED, "the published archive", identity=False)
+    sha256: str | None = option(PUBLISHED_SHA256, "of the archive; null: trust and record what comes", identity=False)
 
     def __post_init__(self) -> None:
-        for option in ("modules", "difficulties", "extrapolation", "interpolation"):
-            value = getattr(self, option)
-            if value is not None:
-                setattr(self, option, [value] if isinstance(value, str) else list(value))
+        for name in ("modules", "difficulties", "extrapolation", "interpolation"):
+            value = getattr(self, name)
+            if isinstance(value, str | Sequence):  # other types are refused by `check`
+                setattr(self, name, [value] if isinstance(value, str) else list(value))
 
     def check(self) -> None:
         super().check()
-        for option, known in {"modules": TRAINING, "difficulties": DIFFICULTIES}.items():
-            values = getattr(self, option)
+        for name, known in {"modules": TRAINING, "difficulties": DIFFICULTIES}.items():
+            values = getattr(self, name)
             for value in values:
-                one_of(option, value, known)
+                one_of(name, value, known)
             if not values or len(set(values)) < len(values):
-                raise ValueError(f"{option}: got {values}, expected at least one of {', '.join(known)}, none twice.")
-        for option, official in {"interpolation": TRAINING, "extrapolation": EXTRAPOLATION}.items():
-            values = getattr(self, option)
+                raise ValueError(f"{name}: got {values}, expected at least one of {', '.join(known)}, none twice.")
+        for name, official in {"interpolation": TRAINING, "extrapolation": EXTRAPOLATION}.items():
+            values = getattr(self, name)
             if values is not None and (not values or len(set(values)) < len(values)):
-                raise ValueError(f"{option}: got {values}, expected at least one module, none twice.")
+                raise ValueError(f"{name}: got {values}, expected at least one module, none twice.")
             for value in values or ():
                 module, at, difficulty = value.partition("@")
-                one_of(option, module, TRAINING if at else official)
+                one_of(name, module, TRAINING if at else official)
                 if at:
-                    one_of(f"{option} ({value})", difficulty, DIFFICULTIES)
+                    one_of(f"{name} ({value})", difficulty, DIFFICULTIES)
         everything = self.source != "generator"
         whole("train_size", self.train_size, 1, optional=everything)
-        whole("validation_size", self.validation_size, 1)
         whole("test_size", self.test_size, 1, optional=everything)
-        whole("seed", self.seed, 0)
-        whole("workers", self.workers, 1, optional=True)
         if self.sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", str(self.sha256)):
             raise ValueError(
                 f"sha256: got {self.sha256!r}, expected 64 hexadecimal digits, or null to trust the download."

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from data_prep.base import DataError, Dataset, Row, Work, whole
+from ntl.options import option
 
 HELD_OUT_SHARE = 0.1  # of the pairs of a combination, at most, that validation and interpolation may each take
 
@@ -31,23 +32,21 @@ class Multiplication(Dataset):
     test_splits: ClassVar = ("interpolate", "extrapolate")
 
     name: str = "multiplication"
-    digits: int = 3
-    extrapolation_digits: int = 4
-    both: bool = False
-    train_size: int = 8000
-    validation_size: int = 100
-    test_size: int = 200
-    seed: int = 0
+    digits: int = option(3, "training and interpolation: every combination of 1 to this many digits", at_least=1)
+    extrapolation_digits: int = option(
+        4, "extrapolation: combinations in which a number has more digits than `digits`, up to these", at_least=2
+    )
+    both: bool = option(False, "also combinations in which both numbers have more")
+    train_size: int = option(
+        8000, "questions of each combination (3x2 and 2x3 are two), or as many as there are", at_least=1
+    )
+    validation_size: int = option(100, "as train_size; at most a tenth of a combination's pairs", at_least=1)
+    test_size: int = option(200, "as validation_size", at_least=1)
+    seed: int = option(0, "seed of what is drawn", at_least=0)
 
     def check(self) -> None:
         super().check()
-        whole("digits", self.digits, 1)
         whole("extrapolation_digits", self.extrapolation_digits, self.digits + 1)
-        for option in ("train_size", "validation_size", "test_size"):
-            whole(option, getattr(self, option), 1)
-        whole("seed", self.seed, 0)
-        if not isinstance(self.both, bool):
-            raise ValueError(f"both: got {self.both!r}, expected true or false.")
 
     def produce(self, work: Work) -> Iterator[tuple[str, Iterable[Row]]]:
         if self.source == "local":

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from data_prep.base import DataError, Row, Work, json_lines, published_file, whole
+from data_prep.base import DataError, Row, Work, json_lines, published_file
 from data_prep.hub import HubDataset
-from ntl.settings import NotIdentity
+from ntl.options import option
 
 JOINT = " | "
 
@@ -34,14 +34,9 @@ class MultiRC(HubDataset):
     config: ClassVar = "multirc"
 
     name: str = "multirc"
-    hub: NotIdentity[str] = "aps/super_glue"
-    validation_passages: int = 46
-    seed: int = 0
-
-    def check(self) -> None:
-        super().check()
-        whole("validation_passages", self.validation_passages, 1)
-        whole("seed", self.seed, 0)
+    hub: str = option("aps/super_glue", "repository", identity=False)
+    validation_passages: int = option(46, "drawn from train's 456, with all their questions", at_least=1)
+    seed: int = option(0, "seed of what is drawn", at_least=0)
 
     def produce(self, work: Work) -> Iterator[tuple[str, Iterable[Row]]]:
         if self.source == "hub":

@@ -11,13 +11,14 @@ import random
 import re
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from data_prep import download
-from data_prep.base import DataError, Dataset, Row, Work, file_sha256, published_file, short_hash, text_lines, whole
-from ntl.settings import NotIdentity
+from data_prep.base import DataError, Dataset, Row, Work, published_file, short_hash, text_lines
+from ntl.files import file_sha256
+from ntl.options import option
 
 PUBLISHED = "https://raw.githubusercontent.com/orionw/rJokesData/d48bedd71bdacc7557b84ad697bf556e7aad7c21/data"
 PUBLISHED_SHA256 = {
@@ -40,19 +41,22 @@ class RJokes(Dataset):
     licence: ClassVar = "r/Jokes dataset, under Reddit's terms of use (github.com/orionw/rJokesData)"
 
     name: str = "rjokes"
-    source: NotIdentity[str] = "download"
-    train_size: int | None = None
-    validation_size: int | None = None
-    test_size: int | None = None
-    seed: int = 0
-    url: NotIdentity[str] = PUBLISHED
-    sha256: NotIdentity[dict[str, str | None]] = field(default_factory=PUBLISHED_SHA256.copy)
+    source: str = option("download", "where the rows come from", identity=False)
+    train_size: int | None = option(None, "jokes drawn by seed; null: all", at_least=1)
+    validation_size: int | None = option(
+        None, "as train_size; where dev has to serve as training too, null is a tenth of it", at_least=1
+    )
+    test_size: int | None = option(None, "as train_size", at_least=1)
+    seed: int = option(0, "seed of what is drawn", at_least=0)
+    url: str = option(PUBLISHED, "folder of the published files", identity=False)
+    sha256: dict[str, str | None] = option(
+        meaning="of each published file; null: trust and record what comes",
+        factory=PUBLISHED_SHA256.copy,
+        identity=False,
+    )
 
     def check(self) -> None:
         super().check()
-        for option in ("train_size", "validation_size", "test_size"):
-            whole(option, getattr(self, option), 1, optional=True)
-        whole("seed", self.seed, 0)
         hashes = self.sha256 if isinstance(self.sha256, dict) else {}
         valid = all(value is None or re.fullmatch("[0-9a-f]{64}", str(value)) for value in hashes.values())
         if set(hashes) != set(PUBLISHED_SHA256) or not valid:

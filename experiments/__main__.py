@@ -104,7 +104,8 @@ def collect(args: argparse.Namespace) -> int:
 def runtime(args: argparse.Namespace) -> int:
     """measure what the losses cost, and write the record, table and figure; NAME: loss, head, growth, step"""
     from experiments.benchmark import runtime as measured
-    from experiments.config.compose import ConfigurationError, did_you_mean
+    from experiments.config.compose import ConfigurationError
+    from ntl.text import did_you_mean
 
     for name in args.names:
         if name not in measured.PARTS:
@@ -167,7 +168,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace | int:
     parser.add_argument("--outputs", type=Path, default=ROOT / "outputs", help="where runs work (for status)")
     args = parser.parse_intermixed_args(arguments)
     if args.command is not None and args.command not in COMMANDS:
-        from experiments.config.compose import did_you_mean
+        from ntl.text import did_you_mean
 
         print(f"python -m experiments: {did_you_mean('command', args.command, COMMANDS)}", file=sys.stderr)
         return 2
@@ -202,9 +203,9 @@ def _begun(args: argparse.Namespace) -> list[str]:
 
 def _own_scale_or_begun(args: argparse.Namespace) -> list[str]:
     """Every experiment of the own scale, and those at another of which there is a record."""
-    from experiments.config.discovery import module, shown
+    from experiments.config.discovery import shown
 
-    own = (name for name in shown() if "/" not in name and not getattr(module(name), "BY_NAME_ONLY", False))
+    own = (name for name in shown() if "/" not in name)
     return list(dict.fromkeys([*own, *_begun(args)]))
 
 

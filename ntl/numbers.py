@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ntl.text import plain_number
+
 IGNORE_INDEX = -100  # the label where nothing is to be predicted, as in torch.nn.functional.cross_entropy
 SPACE_MARKERS = ("▁", "Ġ", " ")  # how SentencePiece, byte-level BPE and plain vocabularies write a space in a token
 DIGITS = "0123456789"
@@ -290,8 +292,7 @@ def warn_of_other_numbers(tokenizer: Any, option: str) -> None:
 
 def _spell(value: float) -> str:
     """Write a value as a token would spell it: 7.0 as `7`, 0.5 as `0.5`."""
-    text = format(Decimal(repr(value)), "f")
-    return text.removesuffix(".0")
+    return plain_number(Decimal(repr(value)))
 
 
 def _character_places(codes: Tensor) -> Tensor:

@@ -8,17 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any
 
-T = TypeVar("T")
-
-NOT_IDENTITY = "cannot change a result"
-# Annotates an option that cannot change what a run computes (a path, a source, a schedule of saving):
-# such options are no part of a run's identity and stay out of its record.
-NotIdentity = Annotated[T, NOT_IDENTITY]
-
+from ntl.options import option
 
 CUSTOM = "custom"  # the name of a model whose name is to be taken from its source
 
@@ -27,29 +21,39 @@ CUSTOM = "custom"  # the name of a model whose name is to be taken from its sour
 class LoraSettings:
     """Low-rank adapters (LoRA) that are trained in place of a model's own weights."""
 
-    r: int = 0  # rank of an adapter, such as 16; 0 makes none
-    alpha: float = 32.0  # an adapter's product is scaled by alpha / r
-    dropout: float = 0.0
-    targets: Any = "all-linear"  # layers that get an adapter: a list of the ends of their names, as [q_proj, v_proj],
-    # or a regular expression of whole names, or "all-linear" for all linear ones but the output layer
+    r: int = option(0, "rank of an adapter, such as 16; 0 makes none", at_least=0)
+    alpha: float = option(32.0, "an adapter's product is scaled by alpha / r", above=0)
+    dropout: float = option(0.0, "dropout of an adapter's input", at_least=0, below=1)
+    targets: Any = option(
+        "all-linear",
+        "layers that get an adapter: a list of the ends of their names, as [q_proj, v_proj], or a regular expression "
+        "of whole names, or all-linear for all linear layers but the output layer",
+    )
 
 
 @dataclass
 class ModelSettings:
     """A model: where its weights and tokenizer come from, and its size when it is built from scratch."""
 
-    name: str
-    family: str  # "t5", "gpt2", or "auto": any encoder-decoder or decoder-only model, as its own config.json says
-    init: str = "scratch"  # "scratch" or "pretrained"
-    hub: str | None = None  # id on the model hub
-    revision: str | None = None
-    path: NotIdentity[str | None] = None  # local folder in the hub's layout, taken instead of the hub
-    tokenizer: str = "bpe"  # "bpe": trained on the training split; "pretrained": the model's own
-    vocab_size: int = 512  # of the trained tokenizer, at most
-    question_tokens: int | None = None  # of longer questions the rest is cut off, and they are counted
-    loss_on: str = "answer"  # decoder-only models: "answer", or "all" for question and answer
-    architecture: dict[str, Any] = field(default_factory=dict)  # arguments of the configuration class
-    lora: dict[str, Any] = field(default_factory=lambda: asdict(LoraSettings()))  # options of LoraSettings
+    name: str = option(meaning="names the runs; for model=custom also a hub id or a folder")
+    family: str = option(
+        meaning="any encoder–decoder or decoder-only model, as its config.json says, is auto",
+        choices=("t5", "gpt2", "auto"),
+    )
+    init: str = option("scratch", "where weights come from", choices=("scratch", "pretrained"))
+    hub: str | None = option(None, "id on the model hub")
+    revision: str | None = option(None, "revision on the hub")
+    path: str | None = option(None, "local folder in the hub's layout, instead of the hub", identity=False)
+    tokenizer: str = option(
+        "bpe", "bpe is trained on the training split; pretrained is the model's own", choices=("bpe", "pretrained")
+    )
+    vocab_size: int = option(512, "largest size of the trained tokenizer; 256 bytes and two specials", at_least=258)
+    question_tokens: int | None = option(None, "longer questions are cut to this length, and counted", at_least=1)
+    loss_on: str = option(
+        "answer", "decoder-only models: answer only, or question and answer", choices=("answer", "all")
+    )
+    architecture: dict[str, Any] = option(meaning="arguments of the configuration class", factory=dict)
+    lora: dict[str, Any] = option(meaning="options of LoraSettings", factory=lambda: asdict(LoraSettings()))
 
     @property
     def adapters(self) -> LoraSettings | None:
@@ -91,41 +95,52 @@ def with_source(model: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class TrainSettings:
-    """How a run is trained. Steps count optimizer updates; the defaults suit the small models on one CPU core."""
+    """How a run is trained. The defaults suit the small models on one CPU core."""
 
-    steps: int = 1800
-    batch_size: int = 64
-    accumulate: int = 1  # micro-batches per step; batch_size is the size of one micro-batch
-    learning_rate: float = 1e-3
-    warmup_steps: int = 200
-    schedule: str = "cosine"  # any scheduler name of transformers
-    schedule_options: dict[str, Any] = field(default_factory=dict)
-    weight_decay: float = 0.01
-    max_grad_norm: float = 1.0
-    precision: str = "fp32"  # "fp32", "bf16" or "fp16"
-    eval_every: int = 450  # steps between validations
-    eval_examples: int | None = None  # validation questions used while training; None for all
-    keep_best: bool = True  # end with the checkpoint of the lowest validation loss part named by the objective
-    log_every: NotIdentity[int] = 50
-    gradient_norms_every: NotIdentity[int | None] = None  # steps between measurements of |∇ λNTL| / |∇ CE|;
-    # None: as eval_every, 0: never
-    workers: NotIdentity[int] = 0
-    threads: NotIdentity[int | None] = None  # torch threads; None leaves torch's own choice
-    device: NotIdentity[str] = "auto"  # "auto" or "cpu"
-    fused: NotIdentity[str] = "auto"  # how the loss is computed; the result is the same but for rounding.
-    # "linear": from hidden states, never holding all logits; "logits": in one pass over the logits; "off": by autograd;
-    # "auto": "linear" where the logits are many
-    fsdp: NotIdentity[dict[str, Any]] = field(default_factory=dict)  # on several processes: `fsdp_config` of
-    # transformers' TrainingArguments, to hold only a part of the model in each; empty: all of it
+    steps: int = option(1800, "optimizer updates", at_least=1)
+    batch_size: int = option(64, "rows of one micro-batch", at_least=1)
+    accumulate: int = option(1, "micro-batches per step", at_least=1)
+    learning_rate: float = option(1e-3, "peak learning rate", above=0)
+    warmup_steps: int = option(200, "steps of linear warm-up", at_least=0)
+    schedule: str = option("cosine", "any scheduler name of transformers")
+    schedule_options: dict[str, Any] = option(meaning="arguments of the scheduler", factory=dict)
+    weight_decay: float = option(0.01, "weight decay of AdamW", at_least=0)
+    max_grad_norm: float = option(1.0, "gradients are clipped at this norm; 0: not at all", at_least=0)
+    precision: str = option("fp32", "precision of training", choices=("fp32", "bf16", "fp16"))
+    eval_every: int = option(450, "steps between validations", at_least=1)
+    eval_examples: int | None = option(None, "validation questions while training; null: all", at_least=1)
+    keep_best: bool = option(True, "end with the checkpoint of the lowest validation loss (see Objective.selection)")
+    log_every: int = option(50, "steps between rows of the training log", at_least=1, identity=False)
+    gradient_norms_every: int | None = option(
+        None,
+        "steps between measurements of |∇ λNTL| / |∇ CE|; null: as eval_every, 0: never",
+        at_least=0,
+        identity=False,
+    )
+    workers: int = option(0, "processes that load batches", at_least=0, identity=False)
+    threads: int | None = option(None, "torch threads; null: torch's own choice", at_least=1, identity=False)
+    device: str = option("auto", "where to train", choices=("auto", "cpu"), identity=False)
+    loss_implementation: str = option(
+        "auto",
+        "how the loss is computed; the result is the same up to rounding. plain: by autograd; fused: in one pass over "
+        "the logits; linear: from hidden states, never holding all logits; auto: linear where the logits are many",
+        choices=("auto", "plain", "fused", "linear"),
+        identity=False,
+    )
+    fsdp: dict[str, Any] = option(
+        meaning="on several processes: fsdp_config of transformers' TrainingArguments; empty: no sharding",
+        factory=dict,
+        identity=False,
+    )
 
 
 @dataclass
 class EvalSettings:
     """How a trained model is scored."""
 
-    beams: int = 1  # 1 is greedy; the paper's runs use 4
-    batch_size: NotIdentity[int] = 256
-    examples: int | None = None  # questions of each test split; None for all
-    decode: str = "generate"  # "generate", or "expected" for digit-wise expected values
-    margin: int = 10  # tokens that a generated answer may be longer than the longest training answer
-    untrained: bool = True  # score the model before training as well
+    beams: int = option(1, "1 is greedy; the paper's runs use 4", at_least=1)
+    batch_size: int = option(256, "questions that are answered at a time", at_least=1, identity=False)
+    examples: int | None = option(None, "questions of each test split; null: all", at_least=1)
+    decode: str = option("generate", "expected writes digit-wise expected values", choices=("generate", "expected"))
+    margin: int = option(10, "tokens that an answer may be longer than the longest training answer", at_least=0)
+    untrained: bool = option(True, "score the model before training as well")

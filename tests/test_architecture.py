@@ -44,16 +44,22 @@ def test_no_module_of_the_library_imports_itself_by_way_of_others():
     assert not cycles
 
 
-def test_the_losses_know_nothing_but_numbers_and_torch():
+def test_the_losses_know_nothing_but_numbers_text_and_torch():
     for importer, imported in imports_of("ntl.losses", "ntl.numbers"):
         if imported.startswith("ntl."):
-            allowed = imported.startswith(("ntl.losses", "ntl.numbers"))
+            allowed = imported.startswith(("ntl.losses", "ntl.numbers")) or imported == "ntl.text"
             assert allowed and not (importer == "ntl.numbers" and imported.startswith("ntl.losses")), (
                 importer,
                 imported,
             )
         else:
             assert imported == "torch" or imported in sys.stdlib_module_names, (importer, imported)
+
+
+@pytest.mark.parametrize("module", ["ntl.text", "ntl.files"])
+def test_small_helpers_need_the_standard_library_alone(module):
+    for importer, imported in imports_of(module):
+        assert imported in sys.stdlib_module_names, (importer, imported)
 
 
 @pytest.mark.parametrize(

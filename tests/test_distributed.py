@@ -98,7 +98,7 @@ def assert_equal_but_for_rounding(one, other):
     "arguments",
     [
         pytest.param(T5, id="t5"),
-        pytest.param([*GPT2, "train.fused=linear", "train.max_grad_norm=0.5"], id="gpt2-linear"),
+        pytest.param([*GPT2, "train.loss_implementation=linear", "train.max_grad_norm=0.5"], id="gpt2-linear"),
         pytest.param([*SMALL, *STEPS, "loss=xval"], id="xval"),
     ],
 )

@@ -63,7 +63,11 @@ def test_a_run_that_needs_too_much_memory_fails_and_the_next_one_runs(tmp_path, 
     told = error(said)
     assert "out of memory while training (" in told and "more were asked for): try a smaller train.batch_size" in told
     assert "train.batch_size=3000 train.accumulate=2, which leaves a step its 6000 rows" in told
-    assert "train.precision=bf16" in told and "train.fused=linear" in told and told.endswith("with retry=true")
+    assert (
+        "train.precision=bf16" in told
+        and "train.loss_implementation=linear" in told
+        and told.endswith("with retry=true")
+    )
     found = {r["status"]: r for p in (tmp_path / "run").glob("results/runs/*/*/record.json") for r in [read(p)]}
     assert set(found) == {"failed", "finished"}
     reason = found["failed"]["reason"]

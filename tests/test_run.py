@@ -253,9 +253,9 @@ def test_several_processes_that_cannot_meet_are_refused(tmp_path):
 
 
 def test_a_changed_data_file_stops_the_run(tmp_path, command, record_property):
-    from data_prep.base import file_sha256
     from experiments.config import compose as configuration
     from experiments.config import instantiate as parts
+    from ntl.files import file_sha256
 
     config = configuration.compose([*SMALL, *places(tmp_path)])
     folder = parts.instantiate(config).dataset.prepare(tmp_path / "data", progress=False).folder

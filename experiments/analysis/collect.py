@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from experiments.config.compose import ConfigurationError
-from ntl.runs.record import RECORD, RecordError, read_record, read_whole, write_atomically
+from ntl.files import write_atomically
+from ntl.runs.record import RECORD, RecordError, read_record, read_whole
 
 
 @dataclass

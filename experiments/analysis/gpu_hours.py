@@ -24,9 +24,10 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from experiments.analysis.records import key
-from experiments.config.compose import ConfigurationError, did_you_mean, load_experiment, run_config
+from experiments.config.compose import ConfigurationError, load_experiment, run_config
 from experiments.config.instantiate import instantiate
 from ntl.settings import ModelSettings
+from ntl.text import did_you_mean
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ntl.losses import CrossEntropyWithNTL
+from ntl.losses import CrossEntropy, CrossEntropyWithNTL
 from ntl.losses.functional import cross_entropy, cross_entropy_with_ntl, linear_cross_entropy_with_ntl
 from ntl.numbers import NumberVocabulary
 
@@ -136,7 +136,7 @@ def loss_methods(columns: int) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
 
 
 def head_methods(columns: int) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
-    """Losses of hidden states (N, D), a head's matrix (C, D), and labels (N,)."""
+    """Losses of hidden states (N, D), a head's weight (C, D), and labels (N,)."""
     numbers = digits(columns)
     losses = loss_methods(columns)
     methods: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
@@ -221,19 +221,18 @@ def training_steps(family: str, plan: Plan, device: str) -> tuple[dict[str, Step
     methods: dict[str, Step] = {}
     plain = Trainer(model=model, args=arguments)
     methods[TRAINER] = lambda: step(plain, own)
-    for name, weight, path in (
+    for name, weight, implementation in (
         (OUR_CE, 0.0, "linear"),
         (OUR_NTL, 0.3, "linear"),
-        ("CE + NTL, train.fused=logits", 0.3, "logits"),
-        ("CE + NTL, train.fused=off", 0.3, "off"),
+        ("CE + NTL, train.loss_implementation=fused", 0.3, "fused"),
+        ("CE + NTL, train.loss_implementation=plain", 0.3, "plain"),
     ):
-        objective = CrossEntropyWithNTL(numbers, weight=weight)
-        if not weight:
-            objective = objective._without_ntl()
-        objective.implementation = "fused" if path == "logits" else "plain"
-        trainer = ObjectiveTrainer(objective=objective, linear=path == "linear", model=model, args=arguments)
+        objective = CrossEntropyWithNTL(numbers, weight=weight) if weight else CrossEntropy(numbers)
+        linear = implementation == "linear"
+        objective = objective.with_implementation("plain" if linear else implementation)
+        trainer = ObjectiveTrainer(objective=objective, linear=linear, model=model, args=arguments)
 
-        def ours(trainer: Trainer = trainer, linear: bool = path == "linear") -> None:
+        def ours(trainer: Trainer = trainer, linear: bool = linear) -> None:
             with LinearHead(model, trainer.objective) if linear else nullcontext():
                 step(trainer, batch)
 

@@ -50,7 +50,8 @@ def run(plan: Plan, results: Path, say: Callable[[str], None] = print) -> Path:
     """Measure and write the record; returns its path. A quick one stands beside the full one, never in its place."""
     import torch
 
-    from ntl.runs.record import code_state, environment, to_json, write_atomically
+    from ntl.files import write_atomically
+    from ntl.runs.record import code_state, environment, to_json
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     before = os.getloadavg()[0]

@@ -7,7 +7,6 @@ module loads torch: a misspelt key is answered at once. `check` does, as the las
 from __future__ import annotations
 
 import contextlib
-import difflib
 import hashlib
 import json
 import os
@@ -15,7 +14,6 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -31,6 +29,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ntl.settings import EvalSettings, ModelSettings, TrainSettings, with_source
+from ntl.text import did_you_mean, nearest
 
 ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf"
@@ -64,26 +63,7 @@ def register() -> None:
         store.store(group=group, name="schema", node=settings)
     OmegaConf.register_new_resolver("arm_names", lambda arms: ",".join(arms) or "null", replace=True)
     OmegaConf.register_new_resolver("arms_of", lambda name: load_experiment(name).arms, replace=True)
-    OmegaConf.register_new_resolver("arms_made_by", _made_arms, replace=True)
     OmegaConf.register_new_resolver("joined", lambda values: ",".join(map(str, values)), replace=True)
-
-
-def _made_arms(name: str) -> dict[str, list[str]]:
-    """Arms that the module of an experiment makes, where they are too many to be listed."""
-    return import_module(f"experiments.{name}").arms()
-
-
-def nearest(word: str, candidates: Iterable[str], count: int = 3) -> list[str]:
-    """The candidates that `word` may have been meant to be, best first."""
-    return difflib.get_close_matches(word, list(candidates), n=count, cutoff=0.5)
-
-
-def did_you_mean(kind: str, got: str, candidates: Iterable[str], of: str = "") -> str:
-    """One sentence for an unknown name: what was got, the nearest valid names, or all where none is near."""
-    candidates = sorted(candidates)
-    close = nearest(got, candidates)
-    hint = f"nearest: {', '.join(close)}" if close else f"valid: {', '.join(candidates)}"
-    return f"unknown {kind} '{got}'{of and f' of {of}'}; {hint}"
 
 
 @cache
@@ -184,7 +164,10 @@ def _arm_configs(name: str, overrides: tuple[str, ...], conf: str) -> dict[str, 
 @cache
 def _sources(conf: str) -> list[str]:
     """Hashes of all that a composed configuration depends on: the yaml files, the settings, and this code."""
-    code = [*sorted((ROOT / "experiments").rglob("*.py")), ROOT / "ntl" / "settings.py"]
+    code = [
+        *sorted((ROOT / "experiments").rglob("*.py")),
+        *(ROOT / "ntl" / name for name in ("options.py", "settings.py")),
+    ]
     files = [*sorted(Path(conf).rglob("*.yaml")), *code]
     versions = [version(package) for package in ("hydra-core", "omegaconf")]
     return [*versions, conf, *(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)]
@@ -418,14 +401,14 @@ def _composed(overrides: tuple[str, ...], conf: str) -> dict[str, Any]:
 
 def _wrong_type(key: str | None, overrides: Sequence[str]) -> str | None:
     """What to say of an override of `key` if its value is not of the type that the settings give it."""
-    from experiments.config.check import fits, spoken
+    from ntl.options import described, fits
 
     group, _, name = str(key).partition(".")
     hint = get_type_hints(SETTINGS[group]).get(name) if group in SETTINGS else None
     values = [o.value() for o in _parse(overrides) if o.get_key_element().lstrip("+") == key]
     if hint is None or not values or fits(values[-1], hint):
         return None
-    return f"{key}: got {values[-1]!r}, expected {spoken(hint)}"
+    return f"{key}: got {values[-1]!r}, expected {described(hint)}"
 
 
 def _groups() -> set[str]:

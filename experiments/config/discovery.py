@@ -11,7 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from experiments.config.compose import ConfigurationError, did_you_mean, experiment_names
+from experiments.config.compose import ConfigurationError, experiment_names
+from ntl.text import did_you_mean
 
 SCALES = ("gpu", "paper")
 _FOLDER = Path(__file__).resolve().parents[1]

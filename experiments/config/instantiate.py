@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -11,9 +13,10 @@ from hydra.errors import InstantiationException
 from hydra.utils import get_class
 from hydra.utils import instantiate as hydra_instantiate
 
-from experiments.config.check import check_types
-from experiments.config.compose import ConfigurationError, compose, did_you_mean
+from experiments.config.compose import ConfigurationError, compose
+from ntl import options
 from ntl.settings import EvalSettings, ModelSettings, TrainSettings
+from ntl.text import did_you_mean
 
 if TYPE_CHECKING:
     from data_prep.base import Dataset
@@ -144,6 +147,14 @@ def _encoding_node(loss: Mapping[str, Any]) -> dict[str, Any]:
     return {**loss.get("encoding_options", {}), "_target_": f"{encoding.__module__}.{encoding.__qualname__}"}
 
 
+def _check_types(target: type, arguments: Mapping[str, Any], where: str) -> None:
+    """Raise a ConfigurationError for the first argument that is not as the constructor of `target` annotates it."""
+    hints = typing.get_type_hints(target.__init__)
+    for name, value in arguments.items():
+        if name in hints and not options.fits(value, hints[name]):
+            raise ConfigurationError(f"{where}.{name}: got {value!r}, expected {options.described(hints[name])}")
+
+
 def _make(config: Mapping[str, Any], key: str, drop: tuple[str, ...] = (), partially: bool = False) -> Any:
     """Call the `_target_` of the node `key` with its other keys; `name` stays only where the target takes it."""
     import inspect
@@ -157,7 +168,12 @@ def _make(config: Mapping[str, Any], key: str, drop: tuple[str, ...] = (), parti
         raise ConfigurationError(
             f"{key}.{unknown[0]}: {node['_target_']} takes no such option; it takes {', '.join(taken)}"
         )
-    check_types(target, arguments, key)
+    if dataclasses.is_dataclass(target):
+        for name, declared in options.options_of(target).items():
+            if name in arguments:
+                options.check_value(declared, arguments[name], key)
+    else:
+        _check_types(target, arguments, key)
     if partially:
         return partial(target, **arguments)
     try:

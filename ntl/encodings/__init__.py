@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import pkgutil
 from typing import Any
 
 from ntl.encodings.base import Encoding, Generated
 from ntl.encodings.tokenizers import LoadedTokenizer, PretrainedTokenizer, TokenizerSource, TrainedBPE
+from ntl.text import expected_one_of
 
 __all__ = [
     "Encoding",
@@ -41,7 +41,5 @@ def build(name: str, source: TokenizerSource, **options: Any) -> Encoding:
     """
     encodings = available()
     if name not in encodings:
-        near = difflib.get_close_matches(str(name), encodings, n=3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise ValueError(f"got encoding '{name}', expected one of {', '.join(encodings)}{hint}")
+        raise ValueError(f"got encoding '{name}', {expected_one_of(name, encodings)}")
     return encodings[name](source, **options)

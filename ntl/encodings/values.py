@@ -10,6 +10,7 @@ from typing import Any
 
 from ntl.numbers import is_number, parse_number
 from ntl.rows import Row
+from ntl.text import plain_number
 
 LARGEST = 1e30  # what a model says beyond it is cut: no data set has such numbers, and their digits would be noise
 _REPRESENTABLE = 3e38  # what a text says beyond it is cut: single precision calls it infinite, and the loss NaN
@@ -111,9 +112,7 @@ class Scale:
         if self.decimals is not None:
             last = max(last, -self.decimals)
         rounded = exact.quantize(Decimal(1).scaleb(last), rounding=ROUND_HALF_EVEN, context=_EXACT)
-        text = format(rounded, "f")
-        text = text.rstrip("0").rstrip(".") if "." in text else text
-        return "0" if text == "-0" else text
+        return plain_number(rounded)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the attributes, JSON-able."""

@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from tqdm.auto import tqdm
 
-from ntl import distributed
+from ntl import distributed, options
 from ntl.data import EncodedDataset, Layout, model_inputs
 from ntl.evaluation import metrics
 from ntl.numbers import IGNORE_INDEX
@@ -38,18 +38,9 @@ class Answers:
 
 def check(settings: EvalSettings) -> None:
     """Raise a ValueError for settings that cannot be evaluated with, before any work starts."""
-    if settings.beams < 1:
-        raise ValueError(f"eval.beams: got {settings.beams}, expected an integer of at least 1 (1 is greedy)")
-    if settings.decode not in ("generate", "expected"):
-        raise ValueError(f"eval.decode: got '{settings.decode}', expected generate or expected")
+    options.check(settings, "eval")
     if settings.decode == "expected" and settings.beams != 1:
         raise ValueError("eval.decode=expected picks digits one by one; set eval.beams=1 with it")
-    if settings.margin < 0:
-        raise ValueError(f"eval.margin: got {settings.margin}, expected an integer of at least 0")
-    if settings.batch_size < 1:
-        raise ValueError(f"eval.batch_size: got {settings.batch_size}, expected an integer of at least 1")
-    if settings.examples is not None and settings.examples < 1:
-        raise ValueError(f"eval.examples: got {settings.examples}, expected an integer of at least 1, or null for all")
 
 
 class TooLong(ValueError):

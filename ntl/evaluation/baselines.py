@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
 from typing import Literal
 
+from ntl.text import plain_number
+
 TRIVIAL = ("mean", "median", "most_frequent")
 DECIMALS = 6  # that the mean is rounded to, half to even
 _PRECISE = Context(prec=1000)  # sums of answers stay exact
@@ -41,14 +43,6 @@ def trivial_answers(training_answers: Iterable[str], kind: Literal["number", "te
         "median": plain_number(_median(counts)),
         "most_frequent": plain_number(most_frequent),
     }
-
-
-def plain_number(number: Decimal) -> str:
-    """Write a number exactly, without exponent, trailing zeros or a negative zero: 1.50 is 1.5, 1E+3 is 1000."""
-    if not number:
-        return "0"
-    text = f"{number:f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _numbers(answers: Iterable[str]) -> Iterable[Decimal]:

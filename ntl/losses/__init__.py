@@ -2,9 +2,9 @@
 
 from ntl.losses.dropin import NTLoss, NTLossDotProduct, NumberLevelLoss
 from ntl.losses.encoded import RegressionHead, RegressionTransformer, RegressionTransformerWithNTL, XVal, XValMask
-from ntl.losses.functional import Counts
 from ntl.losses.modules import GaussianCrossEntropy, NumberTokenLoss
 from ntl.losses.objectives import CrossEntropy, CrossEntropyWithNTL, LossParts, Objective
+from ntl.losses.options import Counts, LossOptions
 from ntl.losses.successors import CrossEntropyWithDEL, CrossEntropyWithDist2
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "CrossEntropyWithDist2",
     "CrossEntropyWithNTL",
     "GaussianCrossEntropy",
+    "LossOptions",
     "LossParts",
     "NTLoss",
     "NTLossDotProduct",

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any
 
 from torch import Tensor
 
 from ntl.numbers import DIGITS, NumberVocabulary
+from ntl.text import expected_one_of
 
-KINDS = ("was", "mse", "mae", "huber")
 REDUCTIONS = ("mean", "sum", "none")
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     """Raise a ValueError naming the nearest of `choices` unless `value` is one of them."""
     if value not in choices:
-        near = get_close_matches(str(value).lower(), choices, n=2, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}?" if near else "choose one of them"
-        raise ValueError(f"got {name}={value!r}, expected one of {', '.join(choices)}: {hint}")
+        raise ValueError(f"got {name}={value!r}, {expected_one_of(value, choices)}")
 
 
 def check_real(
@@ -44,39 +40,6 @@ def check_weight(weight: Any) -> None:
 def check_sigma(sigma: Any) -> None:
     """Check the standard deviation of a Gaussian target, in units of the tokens' values."""
     check_real("sigma", sigma, "the paper uses 0.5, 1 and 2; a one-hot target is plain cross-entropy", strict=True)
-
-
-def check_smoothing(label_smoothing: Any) -> None:
-    """Check the share of the target that is spread evenly over the vocabulary."""
-    check_real("label_smoothing", label_smoothing, "0 leaves the target as it is", below=1.0)
-
-
-def check_number_loss(
-    kind: str | Callable, *, sigma: Any, reweigh: Any, squash: Any, place_value: Any, reduction: str = "mean"
-) -> None:
-    """Check the options of the number token loss, one by one and together."""
-    if not callable(kind):
-        check_choice("kind", kind, KINDS)
-    check_choice("reduction", reduction, REDUCTIONS)
-    check_flag("reweigh", reweigh)
-    check_real("place_value", place_value, "1 weighs all digits alike, as the paper does", least=1.0)
-    if squash is not None:
-        check_real(
-            "squash", squash, "9 leaves the digits 0 to 9 as they are, 1 makes all wrong tokens alike", least=1.0
-        )
-    if sigma is not None:
-        check_sigma(sigma)
-    for name, value in (("squash", squash), ("sigma", sigma)):
-        if value is not None and kind != "was":
-            raise ValueError(
-                f"got {name}={value!r} with kind={kind!r}, expected kind='was': the other kinds compare an expected "
-                f"value with the label and have no distance between tokens; leave {name} out"
-            )
-    if squash is not None and sigma is not None:
-        raise ValueError(
-            f"got squash={squash!r} and sigma={sigma!r}, expected one of them: against a smoothed target the distance "
-            "is taken along the values themselves"
-        )
 
 
 def check_flag(name: str, value: Any) -> None:
@@ -129,7 +92,7 @@ def check_tensors(
 
 def check_head(
     hidden: Tensor,
-    matrix: Tensor,
+    lm_head_weight: Tensor,
     bias: Tensor | None,
     labels: Tensor,
     numbers: NumberVocabulary | None,
@@ -137,7 +100,7 @@ def check_head(
     loss_weights: Tensor | None = None,
 ) -> None:
     """Check what stands in place of logits, and the rest as `check_tensors` does; the same errors."""
-    for name, tensor in (("hidden", hidden), ("matrix", matrix), ("bias", bias)):
+    for name, tensor in (("hidden", hidden), ("lm_head_weight", lm_head_weight), ("bias", bias)):
         if tensor is not None and not tensor.is_floating_point():
             raise TypeError(f"got {name} of {tensor.dtype}, expected floating point: pass hidden states and weights")
     if hidden.ndim < 2 or labels.shape != hidden.shape[:-1]:
@@ -145,14 +108,16 @@ def check_head(
             f"got hidden of shape {tuple(hidden.shape)} and labels of shape {tuple(labels.shape)}, expected (…, D) "
             "and (…): one label for each hidden state, aligned with it"
         )
-    if matrix.ndim != 2 or matrix.shape[1] != hidden.shape[-1]:
+    if lm_head_weight.ndim != 2 or lm_head_weight.shape[1] != hidden.shape[-1]:
         raise ValueError(
-            f"got a matrix of shape {tuple(matrix.shape)} for hidden states of {hidden.shape[-1]} components, expected "
-            f"(V, {hidden.shape[-1]}): pass the weight of the model's output layer as it is"
+            f"got lm_head_weight of shape {tuple(lm_head_weight.shape)} for hidden states of {hidden.shape[-1]} "
+            f"components, expected (V, {hidden.shape[-1]}): pass the weight of the model's output layer as it is"
         )
-    if bias is not None and bias.shape != matrix.shape[:1]:
-        raise ValueError(f"got a bias of shape {tuple(bias.shape)}, expected {tuple(matrix.shape[:1])}: one per column")
-    _check_ids(len(matrix), labels, numbers, ignore_index, loss_weights)
+    if bias is not None and bias.shape != lm_head_weight.shape[:1]:
+        raise ValueError(
+            f"got a bias of shape {tuple(bias.shape)}, expected {tuple(lm_head_weight.shape[:1])}: one per column"
+        )
+    _check_ids(len(lm_head_weight), labels, numbers, ignore_index, loss_weights)
 
 
 def _check_ids(

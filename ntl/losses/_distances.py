@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ntl.losses.options import LossOptions
+
 # Elementwise d(prediction, target) of the NTL-Lp kinds.
 DISTANCES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "mse": partial(F.mse_loss, reduction="none"),
@@ -26,26 +28,23 @@ def token_loss(
     scores: Tensor,
     values: Tensor,
     target: Tensor,
-    *,
-    kind: str | Callable[[Tensor, Tensor], Tensor],
-    sigma: float | None,
-    squash: float | None,
+    options: LossOptions,
 ) -> Tensor:
     """Return the loss at every position, before `reweigh` and any weight; see `functional.number_token_loss`."""
     p = scores.softmax(-1)
-    if kind == "was" and sigma is not None:
-        return _cumulative_gap(p - gaussian(values, target, sigma), values)
-    if kind == "was":
-        return (p * _token_distance(values, target, squash)).sum(-1)
-    return _lp(kind)((p * values).sum(-1), target)
+    if options.kind == "was" and options.sigma is not None:
+        return _cumulative_gap(p - gaussian(values, target, options.sigma), values)
+    if options.kind == "was":
+        return (p * _token_distance(values, target, options.squash)).sum(-1)
+    return _lp(options.kind)((p * values).sum(-1), target)
 
 
-def largest_distance(values: Tensor, *, kind: str | Callable[[Tensor, Tensor], Tensor], squash: float | None) -> Tensor:
+def largest_distance(values: Tensor, options: LossOptions) -> Tensor:
     """Return D, the largest distance that two number tokens have."""
     low, high = values.min(), values.max()
-    if kind == "was":
-        return _token_distance(values, low, squash).max()
-    distance = _lp(kind)
+    if options.kind == "was":
+        return _token_distance(values, low, options.squash).max()
+    distance = _lp(options.kind)
     return torch.maximum(distance(low, high).abs(), distance(high, low).abs())
 
 

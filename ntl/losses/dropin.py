@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ntl.losses import _checks as check
 from ntl.losses import functional
+from ntl.losses.options import LossOptions
 from ntl.numbers import DIGITS, IGNORE_INDEX, NumberVocabulary, warn_of_other_numbers
 
 
@@ -107,7 +108,7 @@ class NTLoss(_DropIn):
         squash_factor: float | None = None,
     ) -> None:
         super().__init__(tokenizer, vocab_size, digit_level, reweigh)
-        check.check_number_loss("was", sigma=None, reweigh=reweigh, squash=squash_factor, place_value=1.0)
+        LossOptions(squash=squash_factor)  # checks it
         self.squash_factor = squash_factor
 
     def forward(

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ntl.losses import _checks as check
 from ntl.losses import functional
-from ntl.losses.functional import Counts
 from ntl.losses.objectives import CrossEntropy, CrossEntropyWithNTL, LossParts, Objective, _get, _logits
+from ntl.losses.options import Counts
 from ntl.numbers import NumberVocabulary
 
 

@@ -15,7 +15,6 @@ Source: "Regress, Don't Guess: a regression-like loss on number tokens for langu
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -25,18 +24,12 @@ from ntl.losses import _checks as check
 from ntl.losses import _distances as distances
 from ntl.losses import _spans as spans
 from ntl.losses import fused
+from ntl.losses.options import KINDS, Counts, LossOptions
 from ntl.numbers import IGNORE_INDEX, NumberVocabulary
 
-IMPLEMENTATIONS = ("auto", "fused", "plain")
+IMPLEMENTATIONS = ("auto", "plain", "fused")
 # From so many logits on the fused implementation is the faster one on a processor.
 FUSED_FROM = 2**20
-
-
-class Counts(NamedTuple):
-    """What the means of a loss are taken over: the whole batch, over all accumulation steps and processes."""
-
-    labels: Tensor | float  # labels that are not ignored
-    numbers: Tensor | float  # labels that are number tokens
 
 
 def number_token_loss(
@@ -76,9 +69,22 @@ def number_token_loss(
     Returns:
         A scalar, or (…) for reduction="none".
     """
-    check.check_number_loss(
-        kind, sigma=sigma, reweigh=reweigh, squash=squash, place_value=place_value, reduction=reduction
-    )
+    options = LossOptions(kind=kind, sigma=sigma, reweigh=reweigh, squash=squash, place_value=place_value)
+    return _number_token_loss(logits, labels, numbers, options, reduction, loss_weights, ignore_index, count)
+
+
+def _number_token_loss(
+    logits: Tensor,
+    labels: Tensor,
+    numbers: NumberVocabulary,
+    options: LossOptions,
+    reduction: str,
+    loss_weights: Tensor | None,
+    ignore_index: int,
+    count: Tensor | float | None,
+) -> Tensor:
+    """Return `number_token_loss`."""
+    check.check_choice("reduction", reduction, check.REDUCTIONS)
     check.check_tensors(logits, labels, numbers, ignore_index, loss_weights)
     numbers = numbers.to(logits.device)
     labels = labels.masked_fill(labels == ignore_index, IGNORE_INDEX)
@@ -87,11 +93,11 @@ def number_token_loss(
     scores = _number_scores(logits, numbers).masked_fill(~mask[..., None], 0.0)
     values = numbers.values.to(scores.dtype)
     target = values[index.clamp_min(0)]
-    loss = distances.token_loss(scores, values, target, kind=kind, sigma=sigma, squash=squash)
-    if reweigh:
-        loss = _reweigh(loss, logits, scores, mask, distances.largest_distance(values, kind=kind, squash=squash))
-    if place_value != 1:
-        loss = loss * spans.place_weights(labels, numbers, place_value, loss.dtype)
+    loss = distances.token_loss(scores, values, target, options)
+    if options.reweigh:
+        loss = _reweigh(loss, logits, scores, mask, distances.largest_distance(values, options))
+    if options.place_value != 1:
+        loss = loss * spans.place_weights(labels, numbers, options.place_value, loss.dtype)
     return _reduce(loss, mask, reduction, loss_weights, count)
 
 
@@ -123,24 +129,15 @@ def cross_entropy(
         implementation: see `cross_entropy_with_ntl`; reduction="none" is for the plain one.
     """
     check.check_choice("reduction", reduction, check.REDUCTIONS)
-    check.check_smoothing(label_smoothing)
-    if sigma is not None:
-        check.check_sigma(sigma)
-        if numbers is None:
-            raise ValueError(f"got sigma={sigma!r} and no numbers, expected a NumberVocabulary: pass `numbers`")
+    options = LossOptions(sigma=sigma, label_smoothing=label_smoothing)
+    if sigma is not None and numbers is None:
+        raise ValueError(f"got sigma={sigma!r} and no numbers, expected a NumberVocabulary: pass `numbers`")
     check.check_tensors(logits, labels, numbers, ignore_index)
-    if _fuses(implementation, logits, count, reduction=reduction):
+    if _is_fused(implementation, logits, count, reduction=reduction):
         _check_count(count, reduction)
-        total, parts = fused.total_loss(
-            logits,
-            labels,
-            None if sigma is None else numbers,
-            weight=None,
-            sigma=sigma,
-            label_smoothing=label_smoothing,
-            ignore_index=ignore_index,
-            label_count=1.0 if reduction == "sum" else count,
-        )
+        label_count = 1.0 if reduction == "sum" else count
+        counts = None if label_count is None else Counts(label_count, 1.0)
+        total, parts = fused.total_loss(logits, labels, numbers, options, ignore_index=ignore_index, counts=counts)
         return (total, parts) if return_parts else total
     valid = labels != ignore_index
     labels = labels.masked_fill(~valid, IGNORE_INDEX).long()
@@ -229,61 +226,72 @@ def cross_entropy_with_ntl(
             for many logits on a processor, where it can be, and "plain" otherwise.
     """
     check.check_weight(weight)
+    options = LossOptions(
+        kind=kind,
+        weight=weight,
+        sigma=sigma,
+        reweigh=reweigh,
+        squash=squash,
+        place_value=place_value,
+        label_smoothing=label_smoothing,
+    )
+    total, parts = total_loss(
+        logits,
+        labels,
+        numbers,
+        options,
+        loss_weights=loss_weights,
+        ignore_index=ignore_index,
+        counts=counts,
+        implementation=implementation,
+    )
+    return (total, parts) if return_parts else total
+
+
+def total_loss(
+    logits: Tensor,
+    labels: Tensor,
+    numbers: NumberVocabulary,
+    options: LossOptions,
+    *,
+    loss_weights: Tensor | None = None,
+    ignore_index: int = IGNORE_INDEX,
+    counts: Counts | None = None,
+    implementation: str = "auto",
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the total and its parts as `cross_entropy_with_ntl` does, with its options as one object.
+
+    Without a weight among the options it is the total of `cross_entropy`.
+    """
     label_count, number_count = counts if counts is not None else (None, None)
-    check.check_number_loss(kind, sigma=sigma, reweigh=reweigh, squash=squash, place_value=place_value)
-    if _fuses(implementation, logits, loss_weights, label_count, number_count, kind=kind):
-        check.check_smoothing(label_smoothing)
+    if _is_fused(implementation, logits, loss_weights, label_count, number_count, kind=options.kind):
         check.check_tensors(logits, labels, numbers, ignore_index, loss_weights)
-        total, parts = fused.total_loss(
-            logits,
-            labels,
-            numbers,
-            weight=weight,
-            kind=kind,
-            sigma=sigma,
-            reweigh=reweigh,
-            squash=squash,
-            place_value=place_value,
-            label_smoothing=label_smoothing,
-            loss_weights=loss_weights,
-            ignore_index=ignore_index,
-            label_count=label_count,
-            number_count=number_count,
+        return fused.total_loss(
+            logits, labels, numbers, options, loss_weights=loss_weights, ignore_index=ignore_index, counts=counts
         )
-        return (total, parts) if return_parts else total
     total, parts = cross_entropy(
         logits,
         labels,
         numbers,
-        sigma=sigma,
-        label_smoothing=label_smoothing,
+        sigma=options.sigma,
+        label_smoothing=options.label_smoothing,
         ignore_index=ignore_index,
         count=label_count,
         return_parts=True,
         implementation="plain",
     )
-    with torch.set_grad_enabled(torch.is_grad_enabled() and weight > 0):
-        ntl = number_token_loss(
-            logits,
-            labels,
-            numbers,
-            kind=kind,
-            sigma=sigma,
-            reweigh=reweigh,
-            squash=squash,
-            place_value=place_value,
-            loss_weights=loss_weights,
-            ignore_index=ignore_index,
-            count=number_count,
-        )
-    if weight > 0:
-        total = total + weight * ntl
-    return (total, parts | {"ntl": ntl.detach()}) if return_parts else total
+    if options.weight is None:
+        return total, parts
+    with torch.set_grad_enabled(torch.is_grad_enabled() and options.weight > 0):
+        ntl = _number_token_loss(logits, labels, numbers, options, "mean", loss_weights, ignore_index, number_count)
+    if options.weight > 0:
+        total = total + options.weight * ntl
+    return total, parts | {"ntl": ntl.detach()}
 
 
 def linear_cross_entropy_with_ntl(
     hidden: Tensor,
-    matrix: Tensor,
+    lm_head_weight: Tensor,
     labels: Tensor,
     numbers: NumberVocabulary,
     kind: str = "was",
@@ -301,47 +309,72 @@ def linear_cross_entropy_with_ntl(
     counts: Counts | None = None,
     return_parts: bool = False,
 ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
-    """Return `cross_entropy_with_ntl` of the logits scale · hidden · matrixᵀ + bias, which are never held all at once.
+    """Return `cross_entropy_with_ntl` of the logits scale · hidden · Wᵀ + bias, which are never held all at once.
 
-    Memory is needed for a few hundred rows of logits and for the gradients. Those of hidden states and matrix are made
-    in the forward pass, summed in float32 for half precision. Rows without a label cost nothing. Under torch.autocast
-    products are taken in its type on accelerators, and in float32 on processors.
+    W is `lm_head_weight`. Memory is needed for a few hundred rows of logits and for the gradients. Those of hidden
+    states and W are made in the forward pass, summed in float32 for half precision. Rows without a label cost nothing.
+    Under torch.autocast products are taken in its type on accelerators, and in float32 on processors.
 
     Args:
         hidden: (…, D), what the model's output layer is given.
-        matrix: (C, D), its weight, which may be shared with the embeddings.
+        lm_head_weight: (C, D), its weight, which may be shared with the embeddings.
         labels: (…), aligned with the hidden states.
         weight: λ; None leaves the number token loss out and is the cross-entropy alone, the same one as at 0.
         bias: (C,).
         scale: a T5 with tied embeddings multiplies its hidden states by d_model**-0.5.
     """
-    if weight is not None:
-        check.check_weight(weight)
-    label_count, number_count = counts if counts is not None else (None, None)
-    check.check_number_loss(kind, sigma=sigma, reweigh=reweigh, squash=squash, place_value=place_value)
-    check.check_smoothing(label_smoothing)
-    check.check_vocabulary(numbers)
-    _fuses("fused", hidden, loss_weights, label_count, number_count, kind=kind)
-    check.check_head(hidden, matrix, bias, labels, numbers, ignore_index, loss_weights)
-    total, parts = fused.total_loss(
-        hidden if scale == 1 else hidden * scale,
-        labels,
-        numbers,
-        matrix=matrix,
-        bias=bias,
-        weight=weight,
+    options = LossOptions(
         kind=kind,
+        weight=weight,
         sigma=sigma,
         reweigh=reweigh,
         squash=squash,
         place_value=place_value,
         label_smoothing=label_smoothing,
+    )
+    total, parts = linear_total_loss(
+        hidden,
+        lm_head_weight,
+        labels,
+        numbers,
+        options,
+        bias=bias,
+        scale=scale,
         loss_weights=loss_weights,
         ignore_index=ignore_index,
-        label_count=label_count,
-        number_count=number_count,
+        counts=counts,
     )
     return (total, parts) if return_parts else total
+
+
+def linear_total_loss(
+    hidden: Tensor,
+    lm_head_weight: Tensor,
+    labels: Tensor,
+    numbers: NumberVocabulary,
+    options: LossOptions,
+    *,
+    bias: Tensor | None = None,
+    scale: float = 1.0,
+    loss_weights: Tensor | None = None,
+    ignore_index: int = IGNORE_INDEX,
+    counts: Counts | None = None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the total and its parts as `linear_cross_entropy_with_ntl` does, with its options as one object."""
+    check.check_vocabulary(numbers)
+    _is_fused("fused", hidden, loss_weights, *(counts or ()), kind=options.kind)  # raises where it cannot be
+    check.check_head(hidden, lm_head_weight, bias, labels, numbers, ignore_index, loss_weights)
+    return fused.total_loss(
+        hidden if scale == 1 else hidden * scale,
+        labels,
+        numbers,
+        options,
+        lm_head_weight=lm_head_weight,
+        bias=bias,
+        loss_weights=loss_weights,
+        ignore_index=ignore_index,
+        counts=counts,
+    )
 
 
 def number_level_loss(
@@ -413,7 +446,15 @@ def expected_numbers(logits: Tensor, numbers: NumberVocabulary) -> tuple[Tensor,
     return (scores.softmax(-1) * numbers.values.to(scores.dtype)).sum(-1), mass
 
 
-def _fuses(
+def is_worth_fusing(device: torch.device, elements: int) -> bool:
+    """Return whether another implementation than the plain one is faster for so many logits.
+
+    On accelerators torch's own kernels are fast already; where logits are few nothing is gained.
+    """
+    return device.type == "cpu" and elements >= FUSED_FROM
+
+
+def _is_fused(
     implementation: str,
     logits: Tensor,
     *constants: Tensor | float | None,
@@ -430,7 +471,7 @@ def _fuses(
         return False
     unable = None
     if callable(kind):
-        unable = ("a callable kind", f"one of {', '.join(check.KINDS)}")
+        unable = ("a callable kind", f"one of {', '.join(KINDS)}")
     elif reduction == "none":
         unable = ("reduction='none'", "'mean' or 'sum'")
     elif any(isinstance(x, Tensor) and x.requires_grad for x in constants):
@@ -441,7 +482,7 @@ def _fuses(
                 f"got {unable[0]} for the fused implementation, expected {unable[1]}: use implementation='plain'"
             )
         return True
-    large = logits.device.type == "cpu" and logits.numel() >= FUSED_FROM
+    large = is_worth_fusing(logits.device, logits.numel())
     # a compiler fuses the plain one by itself, and subclasses (as of distributed tensors) have their own kernels
     return large and unable is None and type(logits) is Tensor and not torch.compiler.is_compiling()
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ntl.losses import _checks as check
 from ntl.losses import functional
+from ntl.losses.options import LossOptions
 from ntl.numbers import IGNORE_INDEX, NumberVocabulary
 
 
@@ -33,15 +34,9 @@ class NumberTokenLoss(nn.Module):
         super().__init__()
         check.check_vocabulary(numbers)
         self.numbers = numbers
-        self.options = {
-            "kind": kind,
-            "sigma": sigma,
-            "reweigh": reweigh,
-            "squash": squash,
-            "place_value": place_value,
-            "reduction": reduction,
-        }
-        check.check_number_loss(**self.options)
+        self.options = LossOptions(kind=kind, sigma=sigma, reweigh=reweigh, squash=squash, place_value=place_value)
+        check.check_choice("reduction", reduction, check.REDUCTIONS)
+        self.reduction = reduction
         self.ignore_index = ignore_index
 
     def forward(
@@ -52,19 +47,13 @@ class NumberTokenLoss(nn.Module):
         count: Tensor | float | None = None,
     ) -> Tensor:
         """Return the loss of logits (…, C) and labels (…), aligned; a scalar, or (…) for reduction="none"."""
-        return functional.number_token_loss(
-            logits,
-            labels,
-            self.numbers,
-            **self.options,
-            ignore_index=self.ignore_index,
-            loss_weights=loss_weights,
-            count=count,
+        return functional._number_token_loss(
+            logits, labels, self.numbers, self.options, self.reduction, loss_weights, self.ignore_index, count
         )
 
     def extra_repr(self) -> str:
         """Show the options in `print(model)`."""
-        return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+        return f"{self.options}, reduction={self.reduction!r}"
 
 
 class GaussianCrossEntropy(nn.Module):
@@ -82,18 +71,25 @@ class GaussianCrossEntropy(nn.Module):
         super().__init__()
         check.check_vocabulary(numbers)
         check.check_sigma(sigma)
-        check.check_smoothing(label_smoothing)
         check.check_choice("reduction", reduction, check.REDUCTIONS)
         self.numbers = numbers
-        self.options = {"sigma": sigma, "label_smoothing": label_smoothing, "reduction": reduction}
+        self.options = LossOptions(sigma=sigma, label_smoothing=label_smoothing)
+        self.reduction = reduction
         self.ignore_index = ignore_index
 
     def forward(self, logits: Tensor, labels: Tensor, count: Tensor | float | None = None) -> Tensor:
         """Return the loss of logits (…, C) and labels (…), aligned; a scalar, or (…) for reduction="none"."""
         return functional.gaussian_cross_entropy(
-            logits, labels, self.numbers, **self.options, ignore_index=self.ignore_index, count=count
+            logits,
+            labels,
+            self.numbers,
+            sigma=self.options.sigma,
+            label_smoothing=self.options.label_smoothing,
+            reduction=self.reduction,
+            ignore_index=self.ignore_index,
+            count=count,
         )
 
     def extra_repr(self) -> str:
         """Show the options in `print(model)`."""
-        return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+        return f"{self.options}, reduction={self.reduction!r}"

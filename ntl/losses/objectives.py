@@ -11,16 +11,17 @@ An objective has two call forms, told apart by the second argument:
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ntl.losses import _checks as check
 from ntl.losses import functional
-from ntl.losses.functional import Counts
+from ntl.losses.options import Counts, LossOptions
 from ntl.numbers import IGNORE_INDEX, NumberVocabulary
 
 
@@ -45,7 +46,8 @@ class Objective(nn.Module):
         selection: name of the part whose validation value chooses the checkpoint; "loss" is the total.
         number_parts: names of the parts that are means over number labels; all others are means over all labels.
         fuses: whether it can be computed from hidden states, by `linear_loss`, and heeds `implementation`.
-        implementation: of the functions of logits, "auto", "fused" or "plain"; they differ in rounding alone.
+        implementation: of the functions of logits, "auto", "plain" or "fused"; they differ in rounding alone. See
+            `with_implementation`.
     """
 
     encodings: ClassVar[tuple[str, ...]] = ("digits", "subword")
@@ -58,6 +60,13 @@ class Objective(nn.Module):
         super().__init__()
         check.check_vocabulary(numbers)
         self.numbers = numbers
+
+    def with_implementation(self, implementation: str) -> Self:
+        """Return the same objective, computed by "auto", "plain" or "fused"; this one is left as it is."""
+        check.check_choice("implementation", implementation, functional.IMPLEMENTATIONS)
+        objective = copy.copy(self)
+        objective.implementation = implementation
+        return objective
 
     def count(self, labels: Tensor) -> Counts:
         """Return how many labels are not ignored, and how many of them are number tokens, as scalar tensors."""
@@ -72,16 +81,26 @@ class Objective(nn.Module):
         return {"ce": self(outputs, batch, counts).total}
 
     def linear_loss(
-        self, hidden: Tensor, matrix: Tensor, labels: Tensor, counts: Counts | None = None, bias: Tensor | None = None
+        self,
+        hidden: Tensor,
+        lm_head_weight: Tensor,
+        labels: Tensor,
+        counts: Counts | None = None,
+        bias: Tensor | None = None,
     ) -> LossParts:
-        """Return the loss of the logits hidden · matrixᵀ + bias without forming them; see `fuses`."""
+        """Return the loss of the logits hidden · lm_head_weightᵀ + bias without forming them; see `fuses`."""
         raise NotImplementedError(f"{type(self).__name__} needs logits: call it with a model's outputs")
 
     def linear_terms(
-        self, hidden: Tensor, matrix: Tensor, labels: Tensor, counts: Counts | None = None, bias: Tensor | None = None
+        self,
+        hidden: Tensor,
+        lm_head_weight: Tensor,
+        labels: Tensor,
+        counts: Counts | None = None,
+        bias: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Return what `terms` does, of the logits hidden · matrixᵀ + bias without forming them."""
-        return {"ce": self.linear_loss(hidden, matrix, labels, counts, bias).total}
+        """Return what `terms` does, of the logits hidden · lm_head_weightᵀ + bias without forming them."""
+        return {"ce": self.linear_loss(hidden, lm_head_weight, labels, counts, bias).total}
 
 
 class CrossEntropy(Objective):
@@ -94,40 +113,28 @@ class CrossEntropy(Objective):
 
     def __init__(self, numbers: NumberVocabulary, *, sigma: float | None = None, label_smoothing: float = 0.0) -> None:
         super().__init__(numbers)
-        if sigma is not None:
-            check.check_sigma(sigma)
-        check.check_smoothing(label_smoothing)
-        self.options: dict[str, Any] = {"sigma": sigma, "label_smoothing": label_smoothing}
+        self.options = LossOptions(sigma=sigma, label_smoothing=label_smoothing)
 
     def loss(self, logits: Tensor, labels: Tensor, counts: Counts | None = None) -> LossParts:
         """Return the loss of logits (B, T, C) and labels (B, T), aligned."""
-        count = None if counts is None else counts.labels
         return LossParts(
-            *functional.cross_entropy(
-                logits,
-                labels,
-                self.numbers,
-                **self.options,
-                count=count,
-                return_parts=True,
-                implementation=self.implementation,
+            *functional.total_loss(
+                logits, labels, self.numbers, self.options, counts=counts, implementation=self.implementation
             )
         )
 
     def linear_loss(
-        self, hidden: Tensor, matrix: Tensor, labels: Tensor, counts: Counts | None = None, bias: Tensor | None = None
+        self,
+        hidden: Tensor,
+        lm_head_weight: Tensor,
+        labels: Tensor,
+        counts: Counts | None = None,
+        bias: Tensor | None = None,
     ) -> LossParts:
-        """Return the loss of hidden states (B, T, D) under a head's matrix (C, D), aligned with labels (B, T)."""
+        """Return the loss of hidden states (B, T, D) under a head's weight (C, D), aligned with labels (B, T)."""
         return LossParts(
-            *functional.linear_cross_entropy_with_ntl(
-                hidden,
-                matrix,
-                labels,
-                self.numbers,
-                **{"weight": None} | self.options,
-                bias=bias,
-                counts=counts,
-                return_parts=True,
+            *functional.linear_total_loss(
+                hidden, lm_head_weight, labels, self.numbers, self.options, bias=bias, counts=counts
             )
         )
 
@@ -185,7 +192,7 @@ class CrossEntropy(Objective):
 
     def extra_repr(self) -> str:
         """Show the options in `print(objective)`."""
-        return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+        return repr(self.options)
 
 
 class CrossEntropyWithNTL(CrossEntropy):
@@ -209,29 +216,16 @@ class CrossEntropyWithNTL(CrossEntropy):
         place_value: float = 1.0,
         label_smoothing: float = 0.0,
     ) -> None:
-        super().__init__(numbers, sigma=sigma, label_smoothing=label_smoothing)
+        super().__init__(numbers)
         check.check_weight(weight)
-        check.check_number_loss(kind, sigma=sigma, reweigh=reweigh, squash=squash, place_value=place_value)
-        self.options |= {
-            "kind": kind,
-            "weight": weight,
-            "reweigh": reweigh,
-            "squash": squash,
-            "place_value": place_value,
-        }
-
-    def loss(self, logits: Tensor, labels: Tensor, counts: Counts | None = None) -> LossParts:
-        """Return the loss of logits (B, T, C) and labels (B, T), aligned."""
-        return LossParts(
-            *functional.cross_entropy_with_ntl(
-                logits,
-                labels,
-                self.numbers,
-                **self.options,
-                counts=counts,
-                return_parts=True,
-                implementation=self.implementation,
-            )
+        self.options = LossOptions(
+            kind=kind,
+            weight=weight,
+            sigma=sigma,
+            reweigh=reweigh,
+            squash=squash,
+            place_value=place_value,
+            label_smoothing=label_smoothing,
         )
 
     def terms(self, outputs: Any, batch: Mapping[str, Tensor], counts: Counts | None = None) -> dict[str, Tensor]:
@@ -241,17 +235,21 @@ class CrossEntropyWithNTL(CrossEntropy):
         return {"ce": ce, "ntl": total - ce}
 
     def linear_terms(
-        self, hidden: Tensor, matrix: Tensor, labels: Tensor, counts: Counts | None = None, bias: Tensor | None = None
+        self,
+        hidden: Tensor,
+        lm_head_weight: Tensor,
+        labels: Tensor,
+        counts: Counts | None = None,
+        bias: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Return what `terms` does, of the logits hidden · matrixᵀ + bias without forming them."""
-        total = self.linear_loss(hidden, matrix, labels, counts, bias).total
-        ce = self._without_ntl().linear_loss(hidden, matrix, labels, counts, bias).total
+        """Return what `terms` does, of the logits hidden · lm_head_weightᵀ + bias without forming them."""
+        total = self.linear_loss(hidden, lm_head_weight, labels, counts, bias).total
+        ce = self._without_ntl().linear_loss(hidden, lm_head_weight, labels, counts, bias).total
         return {"ce": ce, "ntl": total - ce}
 
     def _without_ntl(self) -> CrossEntropy:
-        alone = CrossEntropy(self.numbers, **{name: self.options[name] for name in ("sigma", "label_smoothing")})
-        alone.implementation = self.implementation
-        return alone
+        alone = CrossEntropy(self.numbers, sigma=self.options.sigma, label_smoothing=self.options.label_smoothing)
+        return alone.with_implementation(self.implementation)
 
 
 def _get(outputs: Any, name: str) -> Any:

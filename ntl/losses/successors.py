@@ -14,8 +14,8 @@ from torch import Tensor
 
 from ntl.losses import _checks as check
 from ntl.losses import functional
-from ntl.losses.functional import Counts
 from ntl.losses.objectives import CrossEntropy, LossParts, Objective, _logits
+from ntl.losses.options import Counts
 from ntl.numbers import IGNORE_INDEX, NumberVocabulary
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import hashlib
 import json
 import math
@@ -13,11 +12,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ntl import hub
+from ntl import hub, options
+from ntl.files import file_sha256
 from ntl.models import lora
 from ntl.models.initialisation import initialise, seeded
 from ntl.rows import Row
 from ntl.settings import LoraSettings, ModelSettings
+from ntl.text import did_you_mean
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from ntl.encodings import Encoding, TokenizerSource
 
 SEQ2SEQ = ("t5",)
-FAMILIES = ("t5", "gpt2", "auto")
 
 
 class NotAvailable(ValueError):
@@ -39,15 +39,7 @@ def source(settings: ModelSettings) -> str | None:
 
 def check(settings: ModelSettings, encoding: type[Encoding] | None = None) -> None:
     """Raise a ValueError for settings that name no buildable model (for `encoding`), before any work starts."""
-    if settings.family not in FAMILIES:
-        raise ValueError(f"model.family: got '{settings.family}', expected one of {', '.join(FAMILIES)}")
-    for key, valid in {
-        "init": ("scratch", "pretrained"),
-        "tokenizer": ("bpe", "pretrained"),
-        "loss_on": ("answer", "all"),
-    }.items():
-        if getattr(settings, key) not in valid:
-            raise ValueError(f"model.{key}: got '{getattr(settings, key)}', expected one of {', '.join(valid)}")
+    options.check(settings, "model")
     if settings.family == "auto" and source(settings) is None:
         raise ValueError(
             f"model '{settings.name}' names no source: set model.name=<hub id or folder>, as in "
@@ -65,14 +57,6 @@ def check(settings: ModelSettings, encoding: type[Encoding] | None = None) -> No
         )
     if settings.path is not None and not Path(settings.path).is_dir():
         raise ValueError(f"model.path: '{settings.path}' is no folder; give one in the hub's layout (config.json, …)")
-    for key in ("hub", "revision", "path"):
-        if getattr(settings, key) == "":
-            raise ValueError(f"model.{key}: got an empty text, expected null where there is none")
-    if settings.vocab_size < 258:
-        raise ValueError(f"model.vocab_size: got {settings.vocab_size}, expected at least 258: bytes and specials")
-    tokens = settings.question_tokens
-    if tokens is not None and tokens < 1:
-        raise ValueError(f"model.question_tokens: got {tokens}, expected an integer of at least 1, or null for all")
     lora.check_options(LoraSettings(**settings.lora))
     if settings.adapters is not None:
         lora.check(settings.adapters, encoding)
@@ -94,22 +78,21 @@ def _check_architecture(family: str, architecture: str) -> None:
     import torch
     import transformers
 
-    options = json.loads(architecture)
-    _check_keys(options, _config_class(family)())
+    arguments = json.loads(architecture)
+    _check_keys(arguments, _config_class(family)())
     auto = getattr(transformers, "AutoModelForSeq2SeqLM" if family in SEQ2SEQ else "AutoModelForCausalLM")
     try:
         with torch.device("meta"):
-            auto.from_config(_config_class(family)(**options))
+            auto.from_config(_config_class(family)(**arguments))
     except Exception as error:  # the library raises all kinds
-        raise ValueError(f"model.architecture: no {family} model can be built of {options} ({error})") from error
+        raise ValueError(f"model.architecture: no {family} model can be built of {arguments} ({error})") from error
 
 
 def _check_keys(options: Mapping[str, Any], config: PreTrainedConfig) -> None:
     known = vars(config) | config.attribute_map
     for key in options:
         if key not in known:
-            near = difflib.get_close_matches(key, known) or sorted(known)
-            raise ValueError(f"model.architecture: unknown key '{key}'; nearest: {', '.join(near)}")
+            raise ValueError(f"model.architecture: {did_you_mean('key', key, known)}")
         default, where = getattr(config, key, None), f"model.architecture.{key}: got {options[key]!r}, expected"
         if isinstance(default, bool) or options[key] is None:
             continue
@@ -320,6 +303,5 @@ def fingerprint(settings: ModelSettings) -> str | None:
     digest = hashlib.sha256()
     for path in sorted(p for p in Path(settings.path).iterdir() if p.suffix in names):
         digest.update(path.name.encode() + b"\0")
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
+        digest.update(bytes.fromhex(file_sha256(path)))
     return digest.hexdigest()

@@ -10,17 +10,17 @@ import functools
 from types import MethodType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
-from ntl.losses.functional import FUSED_FROM
+from ntl.losses import functional
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from ntl.losses.objectives import Counts, LossParts, Objective
 
-PATHS = ("auto", "linear", "logits", "off")
+OPTION = "train.loss_implementation"
+IMPLEMENTATIONS = (*functional.IMPLEMENTATIONS, "linear")
 # Types of models whose logits are their output layer applied to what it is given, and nothing more.
 MODEL_TYPES = ("t5", "gpt2")
 
@@ -73,32 +73,37 @@ def _given(hidden: Tensor) -> Tensor:
     return hidden
 
 
-def choose(path: str, model: PreTrainedModel, objective: Objective, tokens: int) -> str:
-    """Return "linear", "logits" or "off": how a loss of `tokens` labels at a time is to be computed.
+def resolve_implementation(
+    requested: str, model: PreTrainedModel, objective: Objective, tokens: int, *, sharded: bool = False
+) -> str:
+    """Return "plain", "fused" or "linear": how a run computes its loss, of `tokens` labels at a time.
 
-    "linear" computes it from the hidden states (`LinearHead`), "logits" by the fused functions from the logits, "off"
-    by the plain ones. "auto" is "linear" where the logits are many; where they are few nothing is gained.
+    "plain" and "fused" take logits (`Objective.with_implementation`), "linear" the hidden states (`LinearHead`).
+    "auto" is the best that model and objective can do where another than the plain one is worth it.
+
+    Args:
+        requested: one of IMPLEMENTATIONS.
+        sharded: whether each process holds a part of the head's weight only; "auto" is then never "linear".
 
     Raises:
-        ValueError: the path is unknown, or neither model nor objective can go it.
+        ValueError: the request is unknown, or model or objective cannot do it.
     """
-    if path not in PATHS:
-        raise ValueError(f"train.fused: got '{path}', expected one of {', '.join(PATHS)}")
+    if requested not in IMPLEMENTATIONS:
+        raise ValueError(f"{OPTION}: got '{requested}', expected one of {', '.join(IMPLEMENTATIONS)}")
     head = model.get_output_embeddings()
     simple = model.config.model_type in MODEL_TYPES and type(head) is nn.Linear
-    if path in ("linear", "logits") and not objective.fuses:
+    if requested in ("fused", "linear") and not objective.fuses:
         raise ValueError(
-            f"train.fused: got '{path}' for {type(objective).__name__}, expected a loss with more than one "
-            "implementation (CrossEntropy, CrossEntropyWithNTL); use train.fused=auto"
+            f"{OPTION}: got '{requested}' for {type(objective).__name__}, expected a loss with more than one "
+            f"implementation (CrossEntropy, CrossEntropyWithNTL); use {OPTION}=auto"
         )
-    if path == "linear" and not simple:
+    if requested == "linear" and not simple:
         raise ValueError(
-            f"train.fused: got 'linear' for a {type(model).__name__} whose head is a {type(head).__name__}, expected a "
-            f"model of type {' or '.join(MODEL_TYPES)} with a linear head; use train.fused=auto"
+            f"{OPTION}: got 'linear' for a {type(model).__name__} whose head is a {type(head).__name__}, expected a "
+            f"model of type {' or '.join(MODEL_TYPES)} with a linear head; use {OPTION}=auto"
         )
-    if path != "auto":
-        return path
-    # on accelerators torch's own kernels are fast already
-    if not objective.fuses or model.device != torch.device("cpu") or tokens * model.config.vocab_size < FUSED_FROM:
-        return "off"
-    return "linear" if simple else "logits"
+    if requested != "auto":
+        return requested
+    if not objective.fuses or not functional.is_worth_fusing(model.device, tokens * model.config.vocab_size):
+        return "plain"
+    return "linear" if simple and not sharded else "fused"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
+from ntl import options
 from ntl.models.initialisation import seeded
 from ntl.settings import LoraSettings
 
@@ -29,16 +30,7 @@ def check(settings: LoraSettings, encoding: type[Encoding] | None = None) -> Non
 
 def check_options(settings: LoraSettings) -> None:
     """Raise a ValueError for options that no adapters can have, whether or not there are to be any."""
-    if not isinstance(settings.r, int) or isinstance(settings.r, bool) or settings.r < 0:
-        raise ValueError(f"model.lora.r: got {settings.r!r}, expected an integer of at least 1, or 0 for no adapters")
-    for name in ("alpha", "dropout"):
-        value = getattr(settings, name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"model.lora.{name}: got {value!r}, expected a number")
-    if not 0 < settings.alpha < float("inf"):
-        raise ValueError(f"model.lora.alpha: got {settings.alpha}, expected a positive number")
-    if not 0 <= settings.dropout < 1:
-        raise ValueError(f"model.lora.dropout: got {settings.dropout}, expected a number from 0 to below 1")
+    options.check(settings, "model.lora")
     targets = settings.targets
     named = isinstance(targets, list) and all(isinstance(name, str) for name in targets)
     if not targets or not (named or isinstance(targets, str)):

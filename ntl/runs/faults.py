@@ -140,6 +140,6 @@ def _smaller_training(settings: Mapping[str, Any]) -> str:
         )
     if settings["precision"] == "fp32":
         ways.append("train.precision=bf16")
-    if settings["fused"] != "linear" and not settings["fsdp"]:
-        ways.append("train.fused=linear, where model and loss take it")
+    if settings["loss_implementation"] != "linear" and not settings["fsdp"]:
+        ways.append("train.loss_implementation=linear, where model and loss take it")
     return "try " + ", or ".join(ways or ["a smaller model or a machine with more"])

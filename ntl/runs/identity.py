@@ -14,15 +14,15 @@ from collections.abc import Mapping, Sequence, Set
 from enum import Enum
 from numbers import Integral, Real
 from pathlib import PurePath
-from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple
 
+from ntl import options
 from ntl.runs.scrubbing import scrub
-from ntl.settings import NOT_IDENTITY
 
 # Raise it whenever the code changes what a run computes, or a default that recorded runs relied on.
 ALGORITHM_VERSION = 1
 # Raise it when the canonical form itself changes: every run is then renamed.
-CANONICAL_VERSION = 1
+CANONICAL_VERSION = 2
 # Top-level choices that cannot change a result.
 NOT_RESULT = frozenset({"logger", "paths", "hydra", "arm", "arms", "seeds", "experiment", "retry"})
 
@@ -32,9 +32,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what of a run's configuration can change its result, in a form that is equal for equal runs.
 
-    In each node that names a `_target_` (a class, dataclass or function), options at the default of its signature are
-    left out, so that a new option does not rename old runs, as are options annotated `NotIdentity`. `name` keys are
-    labels and left out too. Other keys beside `_target_`, such as `loss.encoding`, stay.
+    In each node that names a `_target_`, options at their default are left out, so that a new option does not rename
+    old runs, as are options declared with `identity=False`. The class is named without its module, so that moving code
+    renames no run. `name` keys are labels and left out. Other keys beside `_target_`, such as `loss.encoding`, stay.
 
     Args:
         config: resolved configuration with the top-level keys model, dataset, loss, train, eval, seed.
@@ -95,37 +95,21 @@ class _Option(NamedTuple):
 
 @functools.cache
 def _options(target: str) -> dict[str, _Option]:
-    """Return the options that the signature of `target` names."""
+    """Return the options of a class: those that it declares (`ntl.options`), or the arguments of its constructor."""
     try:
         called = pkgutil.resolve_name(target)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(f"_target_ {target!r} cannot be imported ({error}). Correct it in conf/.") from error
-    is_dataclass = dataclasses.is_dataclass(called)
-    annotated = called.__init__ if inspect.isclass(called) and not is_dataclass else called
-    try:
-        hints = get_type_hints(annotated, include_extras=True)
-    except NameError as error:
-        raise TypeError(
-            f"The annotations of {target} cannot be read ({error}). Import the types they name at run time, not under "
-            "TYPE_CHECKING: an option's NotIdentity mark stands in them."
-        ) from error
-    if is_dataclass:
-        defaults = {field.name: _field_default(field) for field in dataclasses.fields(called) if field.init}
-    else:
-        named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-        parameters = inspect.signature(called).parameters.values()
-        defaults = {parameter.name: parameter.default for parameter in parameters if parameter.kind in named}
-    return {name: _Option(_default_json(value), _is_identity(hints.get(name))) for name, value in defaults.items()}
-
-
-def _field_default(field: dataclasses.Field) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+    if dataclasses.is_dataclass(called):
+        declared = options.options_of(called).items()
+        return {name: _Option(_default_json(option.default), option.identity) for name, option in declared}
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = inspect.signature(called).parameters.values()
+    return {p.name: _Option(_default_json(p.default), True) for p in parameters if p.kind in named}
 
 
 def _default_json(value: Any) -> str | None:
-    if value is inspect.Parameter.empty:
+    if value in (inspect.Parameter.empty, options.REQUIRED):
         return None
     try:
         return _dump(_canonical_node(value, "the.default"))
@@ -133,20 +117,17 @@ def _default_json(value: Any) -> str | None:
         return None
 
 
-def _is_identity(hint: Any) -> bool:
-    if get_origin(hint) is Annotated and NOT_IDENTITY in hint.__metadata__:
-        return False
-    return all(_is_identity(part) for part in get_args(hint))
-
-
 def _canonical_node(value: Any, where: str) -> Any:
     if isinstance(value, Mapping):
-        options = _options(value["_target_"]) if "_target_" in value else {}
+        declared = _options(value["_target_"]) if "_target_" in value else {}
         is_group = "_target_" in value or "." not in where
         node = {}
         for key, item in value.items():
-            option = options.get(key)
+            option = declared.get(key)
             if (key == "name" and is_group) or (option and not option.identity):
+                continue
+            if key == "_target_":  # the class, wherever it lives: moving code renames no run
+                node["class"] = str(item).rpartition(".")[2]
                 continue
             item = _canonical_node(item, f"{where}.{key}")
             if option is None or _dump(item) != option.default:
@@ -174,11 +155,11 @@ def _canonical_node(value: Any, where: str) -> Any:
 
 def _public_node(value: Any, where: str) -> Any:
     if isinstance(value, Mapping):
-        options = _options(value["_target_"]) if "_target_" in value else {}
+        declared = _options(value["_target_"]) if "_target_" in value else {}
         return {
             str(key): _public_node(item, f"{where}.{key}")
             for key, item in value.items()
-            if key not in options or options[key].identity
+            if key not in declared or declared[key].identity
         }
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray)):
         return [_public_node(item, f"{where}[{index}]") for index, item in enumerate(value)]

@@ -25,6 +25,8 @@ from pathlib import Path
 
 import psutil
 
+from ntl.files import durable
+
 log = logging.getLogger(__name__)
 
 HEARTBEAT = 15.0  # seconds
@@ -156,7 +158,8 @@ class Lease:
         """Create the file of `holder` whole, or return False because another process was first."""
         temporary = self.folder / f".{holder.token}.tmp"
         try:
-            _write_new(temporary, json.dumps(asdict(holder), sort_keys=True).encode())
+            with durable(temporary, "xb") as stream:
+                stream.write(json.dumps(asdict(holder), sort_keys=True).encode())
             try:
                 os.link(temporary, path)
             except FileExistsError:
@@ -164,7 +167,8 @@ class Lease:
                 return temporary.stat().st_nlink == 2
             except OSError:  # no hard links here
                 try:
-                    _write_new(path, temporary.read_bytes())
+                    with durable(path, "xb") as stream:
+                        stream.write(temporary.read_bytes())
                 except FileExistsError:
                     return False
             return True
@@ -232,13 +236,6 @@ def _now(folder: Path) -> float:
     finally:
         with contextlib.suppress(OSError):
             probe.unlink(missing_ok=True)
-
-
-def _write_new(path: Path, content: bytes) -> None:
-    with open(path, "xb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
 
 
 def _process_start(pid: int) -> float | None:

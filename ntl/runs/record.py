@@ -14,7 +14,6 @@ import math
 import os
 import platform
 import reprlib
-import secrets
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -111,42 +110,6 @@ def predictions_bytes(rows: Iterable[Mapping[str, Any]]) -> bytes:
     columns["index"] = pa.array([int(row["index"]) for row in rows], pa.int64())
     columns["truncated"] = pa.array([bool(row.get("truncated", False)) for row in rows], pa.bool_())
     return _parquet(pa.table(columns).select(["split", "state", "index", "text", "truncated"]))
-
-
-def write_atomically(path: Path, content: bytes, *, exclusive: bool = False) -> bool:
-    """Write a file whole or not at all; a reader sees the old content or the new, never a part.
-
-    Args:
-        path: the file; its folder is created.
-        content: all its bytes.
-        exclusive: leave a file that already exists as it is, and return False.
-
-    Raises:
-        OSError: the disk is full or cannot be written; nothing is left behind.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.parent / f".{path.name}.{secrets.token_hex(6)}.tmp"
-    try:
-        with open(temporary, "xb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if not exclusive:
-            os.replace(temporary, path)
-        else:
-            try:
-                os.link(temporary, path)
-            except FileExistsError:
-                return False
-            except OSError:  # no hard links here
-                if path.exists():
-                    return False
-                os.replace(temporary, path)
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-    _sync_folder(path.parent)
-    return True
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -350,15 +313,6 @@ def plain(value: Any) -> Any:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number of JSON")
-
-
-def _sync_folder(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # not every system lets a folder be opened
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _version(package: str) -> str | None:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ntl.files import write_atomically
 from ntl.runs import record as records
 from ntl.runs.identity import ALGORITHM_VERSION, canonical, checked_name, public, run_id
 from ntl.runs.lease import HEARTBEAT, Lease, LeaseLost, RunBusy, is_held
@@ -120,7 +121,7 @@ class Run:
             if status == "failed":
                 self._set_failure_aside()
             # Says whose work this is while there is no record (`python -m experiments status`).
-            records.write_atomically(self.work / "config.json", records.to_json(public(self.config)))
+            write_atomically(self.work / "config.json", records.to_json(public(self.config)))
             yield lease
         finally:
             self._lease = None
@@ -196,9 +197,9 @@ class Run:
         try:
             records.remove_leftovers(self.folder)
             for name, table in tables.items():
-                records.write_atomically(self.folder / name, table)
+                write_atomically(self.folder / name, table)
             # A failed record may be replaced; where there is none, the first to write wins.
-            written = records.write_atomically(path, content, exclusive=not path.exists())
+            written = write_atomically(path, content, exclusive=not path.exists())
         except OSError as error:
             raise RecordNotWritten(
                 error.errno,
@@ -226,7 +227,7 @@ class Run:
     def _set_failure_aside(self) -> None:
         number = len(list(self.work.glob("failed-*.json"))) + 1
         content = (self.folder / records.RECORD).read_bytes()
-        records.write_atomically(self.work / f"failed-{number}.json", content)
+        write_atomically(self.work / f"failed-{number}.json", content)
         (self.folder / records.RECORD).unlink()
         log.info("%s: had failed before; tried again.", self.id)
 

@@ -7,10 +7,8 @@ written atomically. Only a checkpoint that matches its seal is resumed from.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
-import os
 import re
 import shutil
 from pathlib import Path
@@ -19,6 +17,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from transformers import TrainerState
 
+from ntl.files import file_sha256, write_atomically
+
 SEAL = "sealed.json"
 STATE = "trainer_state.json"
 log = logging.getLogger(__name__)
@@ -26,13 +26,8 @@ log = logging.getLogger(__name__)
 
 def seal(folder: Path) -> None:
     """Write the seal of a checkpoint that is complete on disk."""
-    files = {path.relative_to(folder).as_posix(): _sha256(path) for path in _files(folder)}
-    temporary = folder / f".{SEAL}"
-    with temporary.open("w") as file:
-        json.dump(files, file, indent=0, sort_keys=True)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(folder / SEAL)
+    files = {path.relative_to(folder).as_posix(): file_sha256(path) for path in _files(folder)}
+    write_atomically(folder / SEAL, json.dumps(files, indent=0, sort_keys=True).encode())
 
 
 def flaw(folder: Path) -> str | None:
@@ -47,7 +42,7 @@ def flaw(folder: Path) -> str | None:
         path = folder / name
         if not path.is_file():
             return f"{name} is missing"
-        if _sha256(path) != digest:
+        if file_sha256(path) != digest:
             return f"{name} has changed since it was written"
     return None
 
@@ -88,9 +83,9 @@ def locate_best(state: TrainerState, folder: Path) -> None:
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in (SEAL, f".{SEAL}"))
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """All files but the seal, finished or not."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != SEAL and not path.name.startswith(f".{SEAL}")
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import difflib
 import json
 import logging
 import shutil
@@ -20,11 +19,12 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_callback import ProgressCallback, TrainerState
 from transformers.trainer_utils import SchedulerType
 
-from ntl import distributed
+from ntl import distributed, options
 from ntl.data import EncodedDataset, Layout, without_labels
 from ntl.losses.objectives import Objective
 from ntl.models import linear_head
 from ntl.settings import TrainSettings
+from ntl.text import suggestion
 from ntl.training import checkpoints, fsdp
 from ntl.training.callbacks import ProgressBar, Seal, StopOnSignal, Tell
 from ntl.training.meters import run_values
@@ -48,35 +48,18 @@ class TrainResult:
 
 def check(settings: TrainSettings) -> None:
     """Raise a ValueError for settings that cannot be trained with, before any work starts."""
-    at_least = dict.fromkeys(("steps", "batch_size", "accumulate", "eval_every", "log_every"), 1)
-    at_least |= {"eval_examples": 1, "threads": 1, "warmup_steps": 0, "workers": 0, "gradient_norms_every": 0}
-    for name, least in at_least.items():
-        value = getattr(settings, name)
-        if value is not None and value < least:
-            raise ValueError(f"train.{name}: got {value}, expected an integer of at least {least}")
-    if not 0 < settings.learning_rate < float("inf"):
-        raise ValueError(f"train.learning_rate: got {settings.learning_rate}, expected a positive number")
-    for name in ("weight_decay", "max_grad_norm"):
-        if not 0 <= getattr(settings, name) < float("inf"):
-            raise ValueError(f"train.{name}: got {getattr(settings, name)}, expected a number of at least 0")
+    options.check(settings, "train")
     schedules = [str(schedule.value) for schedule in SchedulerType]
     if settings.schedule not in schedules:
-        near = difflib.get_close_matches(settings.schedule, schedules) or schedules
-        raise ValueError(f"train.schedule: got '{settings.schedule}', nearest: {', '.join(near)}")
-    if settings.precision not in ("fp32", "bf16", "fp16"):
-        raise ValueError(f"train.precision: got '{settings.precision}', expected fp32, bf16 or fp16")
-    if settings.fused not in linear_head.PATHS:
-        raise ValueError(f"train.fused: got '{settings.fused}', expected one of {', '.join(linear_head.PATHS)}")
-    if settings.device not in ("auto", "cpu"):
-        raise ValueError(f"train.device: got '{settings.device}', expected auto or cpu")
+        raise ValueError(f"train.schedule: got '{settings.schedule}', {suggestion(settings.schedule, schedules)}")
     for name, value in settings.fsdp.items():
         if name not in fsdp.OPTIONS:
             raise ValueError(f"train.fsdp: got '{name}', expected some of {', '.join(fsdp.OPTIONS)}")
         if value not in fsdp.OPTIONS[name]:
             expected = " or ".join(str(v).lower() for v in fsdp.OPTIONS[name])
             raise ValueError(f"train.fsdp.{name}: got {value}, expected {expected}")
-    if settings.fsdp and settings.fused == "linear":
-        raise ValueError("train.fused: got 'linear' with train.fsdp, expected auto, logits or off")
+    if settings.fsdp and settings.loss_implementation == "linear":
+        raise ValueError("train.loss_implementation: got 'linear' with train.fsdp, expected auto, plain or fused")
     if settings.eval_every > settings.steps:
         raise ValueError(
             f"train.eval_every: got {settings.eval_every} with train.steps={settings.steps}; "
@@ -178,8 +161,9 @@ def train(
     sharded = fsdp.is_sharded(settings)
     whole = copy.deepcopy(model).cpu() if sharded else model  # sharding is done to the model itself
     device = model.device
-    fused = _fused_path(model, layout, objective, data, settings)
-    head = linear_head.LinearHead(model, objective) if fused == "linear" else contextlib.nullcontext()
+    implementation = _loss_implementation(model, layout, objective, data, settings)
+    objective = objective.with_implementation("fused" if implementation == "fused" else "plain")
+    head = linear_head.LinearHead(model, objective) if implementation == "linear" else contextlib.nullcontext()
     stop = StopOnSignal()
     norms = settings.eval_every if settings.gradient_norms_every is None else settings.gradient_norms_every
     with stop, head:
@@ -189,7 +173,7 @@ def train(
         trainer = ObjectiveTrainer(
             objective=objective,
             gradient_norms_every=0 if sharded else norms,  # no process has a whole gradient there
-            linear=fused == "linear",
+            linear=implementation == "linear",
             model=model,
             args=args,
             train_dataset=data,
@@ -250,23 +234,23 @@ def _read_state(trainer: Trainer, last: Path, keep_best: bool) -> Path:
     return Path(best or last)
 
 
-def _fused_path(
+def _loss_implementation(
     model: PreTrainedModel, layout: Layout, objective: Objective, data: EncodedDataset, settings: TrainSettings
 ) -> str:
-    """Choose how the loss is computed, by the size of the first batch; tell, and set the objective to it."""
+    """Resolve how this run computes its loss, by the size of the first batch, and tell."""
     labels = layout.train_batch([data[index] for index in range(min(settings.batch_size, len(data)))])["labels"]
-    path = linear_head.choose(settings.fused, model, objective, labels.numel())
-    if path == "linear" and fsdp.is_sharded(settings):  # the head's weights are whole within the model's forward alone
-        path = "logits"
-    objective.implementation = "fused" if path == "logits" else "plain"
+    implementation = linear_head.resolve_implementation(
+        settings.loss_implementation, model, objective, labels.numel(), sharded=fsdp.is_sharded(settings)
+    )
+    told = {"plain": "the plain functions", "fused": "one pass over the logits", "linear": "blocks of hidden states"}
     log.info(
-        "loss computed by %s (train.fused=%s, batches of about %d labels and %d columns)",
-        {"linear": "blocks of hidden states", "logits": "one pass over the logits", "off": "the plain functions"}[path],
-        settings.fused,
+        "loss computed by %s (train.loss_implementation=%s, batches of about %d labels and %d columns)",
+        told[implementation],
+        settings.loss_implementation,
         labels.numel(),
         model.config.vocab_size,
     )
-    return path
+    return implementation
 
 
 def remove_checkpoints(folder: Path) -> None:

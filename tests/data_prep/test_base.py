@@ -253,8 +253,8 @@ def test_answers_at_once_come_without_heavy_imports(arguments):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["aritmetic"], "got 'aritmetic', which does not exist; did you mean arithmetic"),
-        (["arithmetic", "train_sise=3"], "got 'train_sise', which arithmetic does not have; did you mean train_size"),
+        (["aritmetic"], "got 'aritmetic', which does not exist; nearest: arithmetic"),
+        (["arithmetic", "train_sise=3"], "got 'train_sise', which arithmetic does not have; nearest: train_size"),
         (["arithmetic", "train_size"], "got 'train_size', expected key=value"),
         (["arithmetic", "modules=[a"], "cannot read 'modules=[a'"),
         (["arithmetic", "modules=[arithmetic__ad_or_sub]"], "did you mean arithmetic__add_or_sub"),

@@ -11,7 +11,7 @@ from experiments.analysis.tables import Comparison, Interaction, Table, frame, s
 from experiments.config.compose import load_experiment, run_config
 from experiments.config.discovery import module, shown
 
-COMPUTED = ("landscape", "smoke")
+COMPUTED = ("landscape",)
 TRAINED = [name for name in shown() if not name.startswith(("gpu/", "paper/")) and name not in COMPUTED]
 SPLITS = ("validation", "interpolate", "extrapolate", "test")
 
@@ -176,66 +176,6 @@ class TestLandscape:
         assert len(first) == 3 + 2 * 2
         assert all(one.read_bytes() == other.read_bytes() for one, other in zip(first, second, strict=True))
         assert set(pd.read_csv(tmp_path / "first" / "landscape.csv").columns) >= {"section", "CE", "NTL-WAS"}
-
-
-class TestSmoke:
-    from experiments import smoke
-
-    def test_every_choice_of_every_group_is_in_it(self):
-        from experiments.config.compose import choices
-
-        parts = [set(column) for column in zip(*(name.split("/") for name in self.smoke.combinations()), strict=True)]
-        assert parts[1] == set(choices("dataset")) and parts[2] == set(choices("loss"))
-        assert parts[0] >= {"t5_nano", "gpt2_nano", "t5_small", "gpt2_medium"}
-        assert set(self.smoke.DATASETS) == set(choices("dataset"))
-
-    def test_what_cannot_be_is_no_arm_and_has_a_reason(self):
-        arms = self.smoke.arms()
-        for name, reason in {
-            "gpt2_nano/arithmetic/xval": "expected t5",
-            "t5_nano/multirc/regression_head": "expected number",
-            "t5_nano/gsm8k/regression_head": "expected number",
-        }.items():
-            assert name not in arms
-            assert reason in self.smoke.refusal(name)
-        assert "t5_nano/arithmetic/xval" in arms and "gpt2_nano/rjokes/regression_head" in arms
-
-    @pytest.mark.slow
-    def test_a_run_is_refused_exactly_where_the_matrix_says_so(self):
-        self.refusals_agree(self.smoke.combinations())
-
-    def test_some_runs_are_refused_exactly_where_the_matrix_says_so(self):
-        self.refusals_agree(
-            ["t5_nano/gsm8k/regression_head", "gpt2_nano/custom/xval", "t5_nano/custom/xval", "t5_base/arithmetic/del"]
-        )
-
-    def refusals_agree(self, names):
-        from experiments.config.compose import ConfigurationError, compose
-        from experiments.config.instantiate import instantiate
-
-        for name in names:
-            config = compose([*self.smoke.combinations()[name], "logger=none"])
-            try:
-                instantiate(config)
-                refused = None
-            except ConfigurationError as error:
-                refused = str(error)
-            assert refused == self.smoke.refusal(name), name
-
-    def test_the_matrix_says_what_ran_failed_and_was_refused(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(self.smoke, "results", lambda: tmp_path)
-        experiment = load_experiment("smoke")
-        config = run_config(experiment, "t5_nano/arithmetic/ce", 0)
-        write_record(tmp_path, config, {})
-        config = run_config(experiment, "gpt2_nano/custom/del", 0)
-        write_record(tmp_path, config, failed={"type": "ValueError", "message": "no", "where": "here"})
-        text = self.smoke.write_matrix(tmp_path / "tables")
-        assert text.startswith(f"{len(self.smoke.combinations())} combinations: 1 finished, ")
-        assert "1 failed" in text.splitlines()[0] and "refused" in text.splitlines()[0]
-        t5, gpt2 = text.split("## t5_nano")[1].split("## gpt2_nano")
-        assert "| ce              | finished" in t5
-        assert "refused (" in gpt2 and "expected t5" in gpt2
-        assert (tmp_path / "tables" / "smoke.csv").exists()
 
 
 def test_records_of_one_run_serve_both_experiments(tmp_path):

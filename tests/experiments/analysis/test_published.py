@@ -65,9 +65,7 @@ def test_signs_make_what_the_paper_claims_positive():
     assert {claim.id for claim in paper.claims() if claim.no_effect} == {"C07", "C09", "C10", "C13", "C16", "C18"}
 
 
-@pytest.mark.parametrize(
-    "experiment", [n for n in shown() if "/" not in n and n != "smoke" and not hasattr(module(n), "judge")]
-)
+@pytest.mark.parametrize("experiment", [n for n in shown() if "/" not in n and not hasattr(module(n), "judge")])
 def test_arms_that_are_claimed_or_published_are_arms_of_the_experiment(experiment):
     arms = set(load_experiment(experiment).arms) | {"mean", "median", "most_frequent"}
     claimed = [arm for c in paper.claims() if c.experiment == experiment for arm in (*c.baselines, *c.treatments)]

@@ -94,8 +94,8 @@ def test_every_scale_is_made(name):
     instantiate(config)
 
 
-# Their arms are made from others' or from the groups, which are tested one by one.
-MANY = [name for name in EXPERIMENTS if name.startswith(("gpu/", "paper/")) or name == "smoke"]
+# Their arms are made from others', which are tested one by one.
+MANY = [name for name in EXPERIMENTS if name.startswith(("gpu/", "paper/"))]
 
 
 @pytest.mark.parametrize(

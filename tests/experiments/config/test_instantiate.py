@@ -67,4 +67,4 @@ def test_an_encoding_option_at_its_default_is_no_part_of_the_identity():
     from ntl.runs.identity import canonical
 
     config = configuration.compose(["loss=rt", "logger=none"])
-    assert set(canonical(config)["config"]["loss"]["encoding_options"]) == {"_target_"}
+    assert set(canonical(config)["config"]["loss"]["encoding_options"]) == {"class"}

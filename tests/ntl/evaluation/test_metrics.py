@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ntl.evaluation import metrics
-from ntl.evaluation.baselines import plain_number, trivial_answers
+from ntl.evaluation.baselines import trivial_answers
 from ntl.evaluation.metrics import METRICS, TokenStats, Undefined, first_wrong_digit, score
 
 numbers = st.decimals(min_value=-(10**12), max_value=10**12, places=3)
@@ -381,14 +381,6 @@ def test_trivial_answers_by_brute_force(values):
     assert abs(Fraction(got["mean"]) - sum(exact) / n) <= Fraction(1, 2 * 10**6)
     counts = {value: exact.count(value) for value in exact}
     assert Fraction(got["most_frequent"]) == min(v for v in counts if counts[v] == max(counts.values()))
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [("1E+3", "1000"), ("1.50", "1.5"), ("-0.00", "0"), ("100", "100"), ("-2E-7", "-0.0000002"), ("10.0", "10")],
-)
-def test_plain_number(value, text):
-    assert plain_number(Decimal(value)) == text
 
 
 def test_trivial_answers_to_texts():

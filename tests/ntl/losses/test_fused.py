@@ -36,7 +36,7 @@ def several_blocks(monkeypatch):
 
 
 def head(logits, bias=True, seed=0, size=5):
-    """Hidden states, matrix and bias whose logits have the given shape."""
+    """Hidden states, a head's weight and bias whose logits have the given shape."""
     generator = torch.Generator().manual_seed(seed)
     rows, columns = logits.shape[:-1], logits.shape[-1]
     options = {"generator": generator, "dtype": torch.float64}
@@ -65,11 +65,11 @@ def both(logits, labels, numbers, **options):
 
 
 def both_linear(inputs, labels, numbers, **options):
-    hidden, matrix, *bias = inputs
-    logits = torch.nn.functional.linear(hidden, matrix, *bias)
+    hidden, lm_head_weight, *bias = inputs
+    logits = torch.nn.functional.linear(hidden, lm_head_weight, *bias)
     bias = bias[0] if bias else None
     return (
-        linear_cross_entropy_with_ntl(hidden, matrix, labels, numbers, bias=bias, **options, return_parts=True),
+        linear_cross_entropy_with_ntl(hidden, lm_head_weight, labels, numbers, bias=bias, **options, return_parts=True),
         cross_entropy_with_ntl(logits, labels, numbers, **options, return_parts=True, implementation="plain"),
     )
 
@@ -131,10 +131,10 @@ def test_gradcheck(options):
     assert torch.autograd.gradcheck(
         lambda x: cross_entropy_with_ntl(x, labels, numbers, **options, implementation="fused"), logits, fast_mode=True
     )
-    hidden, matrix, bias = head(logits)
+    hidden, lm_head_weight, bias = head(logits)
     assert torch.autograd.gradcheck(
         lambda h, m, b: linear_cross_entropy_with_ntl(h, m, labels, numbers, bias=b, scale=0.5, **options),
-        (hidden, matrix, bias),
+        (hidden, lm_head_weight, bias),
         fast_mode=True,
     )
 
@@ -157,15 +157,17 @@ def test_cross_entropy_alone(label_smoothing, sigma, reduction):
 def test_weight_zero_is_cross_entropy_bit_by_bit(sigma, dtype):
     logits, labels = reference.batch(seed=4, dtype=dtype)
     numbers = reference.vocabulary()
-    plain, zero = CrossEntropy(numbers, sigma=sigma), CrossEntropyWithNTL(numbers, weight=0.0, sigma=sigma)
-    hidden, matrix, bias = head(logits)
-    plain.implementation = zero.implementation = "fused"
+    plain, zero = (
+        objective.with_implementation("fused")
+        for objective in (CrossEntropy(numbers, sigma=sigma), CrossEntropyWithNTL(numbers, weight=0.0, sigma=sigma))
+    )
+    hidden, lm_head_weight, bias = head(logits)
     for one, other, inputs in (
         (plain.loss(logits, labels), zero.loss(logits, labels), [logits]),
         (
-            plain.linear_loss(hidden, matrix, labels, bias=bias),
-            zero.linear_loss(hidden, matrix, labels, bias=bias),
-            [hidden, matrix, bias],
+            plain.linear_loss(hidden, lm_head_weight, labels, bias=bias),
+            zero.linear_loss(hidden, lm_head_weight, labels, bias=bias),
+            [hidden, lm_head_weight, bias],
         ),
     ):
         assert torch.equal(one.total, other.total)
@@ -216,9 +218,12 @@ def test_inputs_are_left_as_they_are():
 def each(logits, labels):
     """The fused loss, and the linear one, with the inputs of each."""
     numbers = reference.vocabulary()
-    hidden, matrix, bias = head(logits)
+    hidden, lm_head_weight, bias = head(logits)
     yield cross_entropy_with_ntl(logits, labels, numbers, implementation="fused"), [logits]
-    yield linear_cross_entropy_with_ntl(hidden, matrix, labels, numbers, bias=bias), [hidden, matrix, bias]
+    yield (
+        linear_cross_entropy_with_ntl(hidden, lm_head_weight, labels, numbers, bias=bias),
+        [hidden, lm_head_weight, bias],
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
@@ -270,12 +275,12 @@ def test_part_of_a_larger_graph():
 def test_without_gradient(mode):
     logits, labels = reference.batch(seed=11)
     numbers = reference.vocabulary()
-    hidden, matrix, bias = head(logits)
+    hidden, lm_head_weight, bias = head(logits)
     with mode():
         ours, theirs = both(logits, labels, numbers, reweigh=True)
         assert not ours[0].requires_grad
         torch.testing.assert_close(ours, theirs, **EXACT)
-        ours, theirs = both_linear((hidden, matrix, bias), labels, numbers)
+        ours, theirs = both_linear((hidden, lm_head_weight, bias), labels, numbers)
         torch.testing.assert_close(ours, theirs, **EXACT)
 
 
@@ -330,18 +335,20 @@ def test_improbable_labels_and_excluded_columns(dtype):
 def test_micro_batches_of_unequal_counts_add_up(options):
     logits, labels = reference.batch(seed=15, rows=4, length=8)
     labels[0, 1:] = -100
-    objective = CrossEntropyWithNTL(reference.vocabulary(), **options)
-    objective.implementation = "fused"
+    objective = CrossEntropyWithNTL(reference.vocabulary(), **options).with_implementation("fused")
     counts = objective.count(labels)
-    hidden, matrix, bias = head(logits)
-    whole, linear = objective.loss(logits, labels), objective.linear_loss(hidden, matrix, labels, bias=bias)
+    hidden, lm_head_weight, bias = head(logits)
+    whole, linear = objective.loss(logits, labels), objective.linear_loss(hidden, lm_head_weight, labels, bias=bias)
     halves = [slice(0, 2), slice(2, 4)]
     total = sum(objective.loss(logits[half], labels[half], counts).total for half in halves)
     torch.testing.assert_close(total, whole.total)
     torch.testing.assert_close(reference.gradients(total, logits), reference.gradients(whole.total, logits))
-    total = sum(objective.linear_loss(hidden[half], matrix, labels[half], counts, bias).total for half in halves)
+    total = sum(
+        objective.linear_loss(hidden[half], lm_head_weight, labels[half], counts, bias).total for half in halves
+    )
     torch.testing.assert_close(total, linear.total)
-    torch.testing.assert_close(torch.autograd.grad(total, matrix), torch.autograd.grad(linear.total, matrix))
+    ours, theirs = (torch.autograd.grad(x, lm_head_weight) for x in (total, linear.total))
+    torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])
@@ -349,19 +356,19 @@ def test_autocast(name):
     """The logits of an autocast head come in half precision; the loss is computed in single all the same."""
     logits, labels = reference.batch(seed=16, dtype=torch.float32)
     numbers = reference.vocabulary()
-    hidden, matrix, _ = head(logits)
-    outside = linear_cross_entropy_with_ntl(hidden, matrix, labels, numbers)
+    hidden, lm_head_weight, _ = head(logits)
+    outside = linear_cross_entropy_with_ntl(hidden, lm_head_weight, labels, numbers)
     results = []
     with torch.autocast("cpu", dtype=getattr(torch, name)):
         for which in ("fused", "plain"):
-            made = torch.nn.functional.linear(hidden, matrix)
+            made = torch.nn.functional.linear(hidden, lm_head_weight)
             options = {"reweigh": True, "return_parts": True, "implementation": which}
             results.append(cross_entropy_with_ntl(made, labels, numbers, **options))
-        linear = linear_cross_entropy_with_ntl(hidden, matrix, labels, numbers)
+        linear = linear_cross_entropy_with_ntl(hidden, lm_head_weight, labels, numbers)
     assert made.dtype == getattr(torch, name)
     assert results[0][0].dtype == torch.float32
-    compare(*results, [hidden, matrix], rtol=1e-2, atol=2e-2)
-    compare((linear, {}), (outside, {}), [hidden, matrix])  # products in single precision on processors
+    compare(*results, [hidden, lm_head_weight], rtol=1e-2, atol=2e-2)
+    compare((linear, {}), (outside, {}), [hidden, lm_head_weight])  # products in single precision on processors
 
 
 def test_shapes_and_strides():
@@ -376,11 +383,11 @@ def test_shapes_and_strides():
 def test_scale_and_missing_bias():
     """As in a T5 whose embeddings are its head."""
     logits, labels = reference.batch(seed=18)
-    hidden, matrix = head(logits, bias=False)
+    hidden, lm_head_weight = head(logits, bias=False)
     numbers = reference.vocabulary()
-    ours = linear_cross_entropy_with_ntl(hidden, matrix, labels, numbers, scale=5**-0.5, return_parts=True)
-    theirs = cross_entropy_with_ntl(hidden * 5**-0.5 @ matrix.T, labels, numbers, return_parts=True)
-    compare(ours, theirs, [hidden, matrix], **EXACT)
+    ours = linear_cross_entropy_with_ntl(hidden, lm_head_weight, labels, numbers, scale=5**-0.5, return_parts=True)
+    theirs = cross_entropy_with_ntl(hidden * 5**-0.5 @ lm_head_weight.T, labels, numbers, return_parts=True)
+    compare(ours, theirs, [hidden, lm_head_weight], **EXACT)
 
 
 def test_auto_goes_by_size(monkeypatch):
@@ -409,7 +416,7 @@ def test_auto_goes_by_size(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"implementation": "fast"}, "got implementation='fast', expected one of auto, fused, plain"),
+        ({"implementation": "fast"}, "got implementation='fast', expected one of auto, plain, fused"),
         ({"implementation": "fused", "kind": torch.sub}, "got a callable kind for the fused implementation"),
         ({"implementation": "fused", "loss_weights": torch.ones(3, 9, requires_grad=True)}, "requires_grad"),
         ({"implementation": "fused", "label_smoothing": 1.0}, "label_smoothing"),
@@ -424,15 +431,15 @@ def test_bad_options(options, message):
 
 def test_bad_heads():
     logits, labels = reference.batch()
-    hidden, matrix, bias = head(logits)
+    hidden, lm_head_weight, bias = head(logits)
     numbers = reference.vocabulary()
     for inputs, options, message in (
-        ((hidden, matrix.T), {}, r"got a matrix of shape \(5, 24\)"),
-        ((hidden, matrix), {"bias": bias[1:]}, r"got a bias of shape \(23,\), expected \(24,\)"),
-        ((hidden[:2], matrix), {}, "one label for each hidden state"),
-        ((hidden, matrix[:10]), {}, "got a number token with id 20 for logits of 10 columns"),
+        ((hidden, lm_head_weight.T), {}, r"got lm_head_weight of shape \(5, 24\)"),
+        ((hidden, lm_head_weight), {"bias": bias[1:]}, r"got a bias of shape \(23,\), expected \(24,\)"),
+        ((hidden[:2], lm_head_weight), {}, "one label for each hidden state"),
+        ((hidden, lm_head_weight[:10]), {}, "got a number token with id 20 for logits of 10 columns"),
     ):
         with pytest.raises(ValueError, match=message):
             linear_cross_entropy_with_ntl(*inputs, labels, numbers, **options)
     with pytest.raises(ValueError, match=r"got label 24"):
-        linear_cross_entropy_with_ntl(hidden, matrix, labels.masked_fill(labels == -100, 24), numbers)
+        linear_cross_entropy_with_ntl(hidden, lm_head_weight, labels.masked_fill(labels == -100, 24), numbers)

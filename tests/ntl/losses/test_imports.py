@@ -40,5 +40,7 @@ def test_nothing_but_torch_is_loaded():
         "ntl.losses.successors",
         "ntl.losses.modules",
         "ntl.losses.objectives",
+        "ntl.losses.options",
         "ntl.numbers",
+        "ntl.text",
     }

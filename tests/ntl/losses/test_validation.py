@@ -1,5 +1,6 @@
 """Bad input: every message says what was got, what was expected, and what to do."""
 
+import dataclasses
 import math
 
 import pytest
@@ -10,6 +11,7 @@ from ntl.losses import (
     CrossEntropy,
     CrossEntropyWithNTL,
     GaussianCrossEntropy,
+    LossOptions,
     NTLoss,
     NTLossDotProduct,
     NumberLevelLoss,
@@ -170,3 +172,22 @@ def test_outputs_and_labels_of_a_trainer():
         objective({"logits": logits}, None, num_items_in_batch=3)
     with pytest.raises(TypeError, match=r"got outputs of type tuple without logits"):
         objective((logits,), labels)
+
+
+def test_options_are_checked_once_and_frozen():
+    options = LossOptions(weight=0.3, squash=2.0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        options.squash = 3.0
+    with pytest.raises(ValueError, match=r"got squash=2.0 and sigma=1.0"):
+        dataclasses.replace(options, sigma=1.0)
+
+
+def test_an_objective_is_copied_with_another_implementation():
+    objective = CrossEntropyWithNTL(NUMBERS, kind="mae")
+    other = objective.with_implementation("fused")
+    assert (objective.implementation, other.implementation) == ("auto", "fused")
+    assert other.options is objective.options
+    with pytest.raises(
+        ValueError, match=r"got implementation='fuse', expected one of auto, plain, fused: did you mean"
+    ):
+        objective.with_implementation("fuse")

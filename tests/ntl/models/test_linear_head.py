@@ -12,7 +12,7 @@ from torch import nn
 
 from ntl.data import model_inputs
 from ntl.losses import CrossEntropy, CrossEntropyWithNTL, LossParts, Objective
-from ntl.models.linear_head import LinearHead, choose
+from ntl.models.linear_head import LinearHead, resolve_implementation
 from ntl.settings import TrainSettings
 from ntl.training import train as training
 
@@ -137,27 +137,29 @@ class Other(Objective):
     """One that needs logits."""
 
 
-def test_choice(monkeypatch):
+def test_the_implementation_is_resolved():
     model, _ = made("t5")
     loss = objective(model)
     columns = model.config.vocab_size
     few, many = 100, 2**20 // columns + 1
-    assert choose("auto", model, loss, few) == "off"
-    assert choose("auto", model, loss, many) == "linear"
-    assert choose("auto", model, Other(loss.numbers), many) == "off"
-    assert [choose(path, model, loss, few) for path in ("linear", "logits", "off")] == ["linear", "logits", "off"]
-    for path in ("linear", "logits"):
-        with pytest.raises(ValueError, match=f"got '{path}' for Other"):
-            choose(path, model, Other(loss.numbers), few)
-    with pytest.raises(ValueError, match=r"got 'fast', expected one of auto, linear, logits, off"):
-        choose("fast", model, loss, few)
+    assert resolve_implementation("auto", model, loss, few) == "plain"
+    assert resolve_implementation("auto", model, loss, many) == "linear"
+    assert resolve_implementation("auto", model, Other(loss.numbers), many) == "plain"
+    assert resolve_implementation("auto", model, loss, many, sharded=True) == "fused"
+    for requested in ("plain", "fused", "linear"):
+        assert resolve_implementation(requested, model, loss, few) == requested
+    for requested in ("fused", "linear"):
+        with pytest.raises(ValueError, match=f"got '{requested}' for Other"):
+            resolve_implementation(requested, model, Other(loss.numbers), few)
+    with pytest.raises(ValueError, match=r"got 'fast', expected one of auto, plain, fused, linear"):
+        resolve_implementation("fast", model, loss, few)
     model.lm_head = nn.Sequential(model.lm_head)  # as an adapter would
-    assert choose("auto", model, loss, many) == "logits"
+    assert resolve_implementation("auto", model, loss, many) == "fused"
     with pytest.raises(ValueError, match="head is a Sequential"):
-        choose("linear", model, loss, few)
+        resolve_implementation("linear", model, loss, few)
 
 
-def trained(folder, family, fused, steps, dtype, **options):
+def trained(folder, family, implementation, steps, dtype, **options):
     model = tiny.model(family, seed=5, dropout=0.1).to(dtype)
     loss = options.pop("loss", None) or objective(model)
     settings = TrainSettings(
@@ -170,7 +172,7 @@ def trained(folder, family, fused, steps, dtype, **options):
         log_every=1,
         keep_best=False,
         device="cpu",
-        fused=fused,
+        loss_implementation=implementation,
         **options,
     )
     result = training.train(
@@ -182,8 +184,8 @@ def trained(folder, family, fused, steps, dtype, **options):
 @pytest.mark.parametrize("family", ["t5", "gpt2"])
 def test_fifty_steps_agree(tmp_path, family):
     """In float64, with dropout, accumulation, clipping and measured gradients: weights and every logged number."""
-    runs = {name: trained(tmp_path / name, family, name, 50, torch.float64) for name in ("off", "logits", "linear")}
-    weights, history = runs.pop("off")
+    runs = {name: trained(tmp_path / name, family, name, 50, torch.float64) for name in ("plain", "fused", "linear")}
+    weights, history = runs.pop("plain")
     assert {"ce", "ntl", "eval_ce", "grad_ce", "grad_ntl"} <= set().union(*history)
     for other, rows in runs.values():
         for name, value in weights.items():
@@ -200,8 +202,7 @@ def test_the_first_gradient_agrees_to_rounding_in_single_precision(family):
     exact = gradients(exact, loss(exact(**model_inputs(batch)), batch).total)
     found = {}
     for name in ("plain", "fused"):
-        loss.implementation = name
-        found[name] = gradients(model, loss(model(**model_inputs(batch)), batch).total)
+        found[name] = gradients(model, loss.with_implementation(name)(model(**model_inputs(batch)), batch).total)
     with LinearHead(model, loss):
         found["linear"] = gradients(model, model(**model_inputs(batch), labels=batch["labels"]).total)
     largest = max(float(value.abs().max()) for value in exact.values())
@@ -213,23 +214,25 @@ def test_the_first_gradient_agrees_to_rounding_in_single_precision(family):
     assert max(errors["fused"], errors["linear"]) < 4 * errors["plain"] + 1e-7
 
 
-@pytest.mark.parametrize("path", ["logits", "linear"])
-def test_cross_entropy_is_ntl_of_weight_zero_bit_by_bit(tmp_path, path):
+@pytest.mark.parametrize("implementation", ["fused", "linear"])
+def test_cross_entropy_is_ntl_of_weight_zero_bit_by_bit(tmp_path, implementation):
     numbers = tiny.encoding().numbers
     runs = []
     for kind in (CrossEntropy, lambda numbers: CrossEntropyWithNTL(numbers, weight=0.0)):
         folder = tmp_path / str(len(runs))
         loss = kind(numbers.resized(tiny.model("t5").config.vocab_size))
-        runs.append(trained(folder, "t5", path, 6, torch.float32, loss=loss, gradient_norms_every=0)[0])
+        runs.append(trained(folder, "t5", implementation, 6, torch.float32, loss=loss, gradient_norms_every=0)[0])
     assert all(torch.equal(value, runs[1][name]) for name, value in runs[0].items())
 
 
-def test_the_path_is_told(tmp_path, caplog):
+def test_the_implementation_is_told_and_the_given_objective_left_alone(tmp_path, caplog):
     caplog.set_level("INFO", logger="ntl.training.train")
-    trained(tmp_path, "t5", "auto", 1, torch.float32)
-    assert "loss computed by the plain functions (train.fused=auto" in caplog.text
-    with pytest.raises(ValueError, match=r"train.fused: got 'fast'"):
-        training.check(TrainSettings(fused="fast"))
+    loss = objective(tiny.model("t5"))
+    trained(tmp_path, "t5", "auto", 1, torch.float32, loss=loss)
+    assert loss.implementation == "auto"
+    assert "loss computed by the plain functions (train.loss_implementation=auto" in caplog.text
+    with pytest.raises(ValueError, match=r"train.loss_implementation: got 'fast'"):
+        training.check(TrainSettings(loss_implementation="fast"))
 
 
 PROGRAM = """
@@ -249,8 +252,7 @@ else:
     world, rows = 2, (slice(0, 3), slice(3, 8))[rank]
     torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
 model = tiny.model("t5", seed=3, spread=0.3).double().train()
-loss = CrossEntropyWithNTL(tiny.encoding().numbers.resized(model.config.vocab_size))
-loss.implementation = "fused"
+loss = CrossEntropyWithNTL(tiny.encoding().numbers.resized(model.config.vocab_size)).with_implementation("fused")
 data, layout = tiny.dataset(), tiny.layout("t5")
 counts = loss.count(layout.train_batch([data[i] for i in range(8)])["labels"])  # of all processes
 batch = layout.train_batch([data[i] for i in range(8)[rows]])

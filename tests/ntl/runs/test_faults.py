@@ -18,7 +18,7 @@ from ntl.runs.run import RecordNotWritten, reason_of
 from ntl.training import train as training
 
 CONFIG = {
-    "train": {"batch_size": 64, "accumulate": 2, "precision": "fp32", "fused": "auto", "fsdp": {}},
+    "train": {"batch_size": 64, "accumulate": 2, "precision": "fp32", "loss_implementation": "auto", "fsdp": {}},
     "eval": {"batch_size": 256},
 }
 CUDA = (
@@ -85,7 +85,7 @@ def test_a_lack_of_memory_says_what_to_change(raised, size, record_property):
         assert error.value.__cause__ is raised
     assert said["train"].startswith(f"out of memory while training{size}: try a smaller train.batch_size")
     assert "train.batch_size=32 train.accumulate=4, which leaves a step its 128 rows" in said["train"]
-    assert "train.precision=bf16" in said["train"] and "train.fused=linear" in said["train"]
+    assert "train.precision=bf16" in said["train"] and "train.loss_implementation=linear" in said["train"]
     assert said["answer"].startswith(f"out of memory while answering{size}: try a smaller eval.batch_size")
     assert said["reason_of"].startswith(f"out of memory before training{size}: try a smaller model")
     record_property("faults", 3)
@@ -103,9 +103,9 @@ def test_the_libraries_lack_of_memory_is_known(make, record_property):
     [
         ({"batch_size": 7}, "train.batch_size=1 train.accumulate=14"),
         ({"batch_size": 9}, "train.batch_size=3 train.accumulate=6"),
-        ({"batch_size": 1}, ": try train.precision=bf16, or train.fused=linear"),
-        ({"batch_size": 1, "precision": "bf16"}, ": try train.fused=linear"),
-        ({"batch_size": 1, "precision": "bf16", "fused": "linear"}, ": try a smaller model"),
+        ({"batch_size": 1}, ": try train.precision=bf16, or train.loss_implementation=linear"),
+        ({"batch_size": 1, "precision": "bf16"}, ": try train.loss_implementation=linear"),
+        ({"batch_size": 1, "precision": "bf16", "loss_implementation": "linear"}, ": try a smaller model"),
         ({"batch_size": 1, "precision": "fp16", "fsdp": {"version": 2}}, ": try a smaller model"),
     ],
 )

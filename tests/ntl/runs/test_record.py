@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from ntl.runs import record as records
-from ntl.runs.record import RecordError, blank, history_bytes, predictions_bytes, read_record, to_json, write_atomically
+from ntl.runs.record import RecordError, blank, history_bytes, predictions_bytes, read_record, to_json
 
 
 def record(**changes):
@@ -155,22 +155,6 @@ def test_tables_are_checked_against_the_record(folder, record_property):
     with pytest.raises(RecordError, match="sha256"):
         records.read_history(folder)
     record_property("faults", 1)
-
-
-def test_writing_leaves_the_old_content_or_the_new(tmp_path, monkeypatch):
-    path = tmp_path / "deep" / "x"
-    assert write_atomically(path, b"old")
-    for function in ("fsync", "replace"):
-        with monkeypatch.context() as patch:
-            patch.setattr(os, function, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-            with pytest.raises(KeyboardInterrupt):
-                write_atomically(path, b"new")
-        assert path.read_bytes() == b"old"
-        assert os.listdir(path.parent) == ["x"]
-    assert write_atomically(path, b"new")
-    assert not write_atomically(path, b"newer", exclusive=True)
-    assert path.read_bytes() == b"new"
-    assert os.listdir(path.parent) == ["x"]
 
 
 def test_environment_names_no_one():

@@ -118,7 +118,7 @@ def test_a_run_finds_its_best_checkpoint_after_it_goes_on(stopped_at, moves, tmp
         ({"accumulate": 0}, "train.accumulate: got 0"),
         ({"learning_rate": 0.0}, "train.learning_rate: got 0.0"),
         ({"learning_rate": float("nan")}, "train.learning_rate: got nan"),
-        ({"precision": "fp8"}, "expected fp32, bf16 or fp16"),
+        ({"precision": "fp8"}, "expected one of fp32, bf16, fp16"),
         ({"device": "tpu"}, "expected auto or cpu"),
         ({"eval_every": 8}, "validated at least once"),
         ({"steps": 5}, "a multiple of train.eval_every=2"),
