@@ -6,13 +6,11 @@ READY := $(VENV)/.ready
 
 .PHONY: quickstart test test-slow fuzz audit lint lock clean
 
-# Its records lie apart from those of the repository, so that it always trains.
-QUICK := outputs/quickstart
 quickstart: $(READY)
-	$(BIN)/python run.py -m experiment=quickstart hydra/launcher=joblib paths.results=$(QUICK)
-	$(BIN)/python -m experiments tables quickstart --results $(QUICK) --show
-	$(BIN)/python -m experiments figures quickstart --results $(QUICK)
-	@echo; echo "records: $(QUICK)/runs   table: $(QUICK)/tables/quickstart.md   figure: $(QUICK)/figures/quickstart.png"
+	$(BIN)/python run.py -m experiment=quickstart hydra/launcher=joblib
+	$(BIN)/python -m experiments tables quickstart --show
+	$(BIN)/python -m experiments figures quickstart
+	@echo; echo "records: outputs/runs   table: outputs/tables/quickstart.md   figure: outputs/figures/quickstart.png"
 	@echo "Ask one of the models: $(BIN)/python run.py predict run=<its id> \"What is the tens digit of 3582?\""
 
 test: $(READY)

@@ -45,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "options", nargs="*", metavar="key=value", help="options that differ from conf/dataset/NAME.yaml"
     )
-    parser.add_argument("--root", type=Path, default=Path("data"), help="where prepared data lie (default: data)")
+    root = base.CONF.parents[1] / "data"
+    parser.add_argument("--root", type=Path, default=root, help="where prepared data lie (default: data/ of the suite)")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.add_argument("-h", "--help", action="store_true", help="show this, or the options of NAME")
     given = parser.parse_intermixed_args(arguments)

@@ -1,27 +1,31 @@
-"""What the records say; without a command, all that needs no computation."""
+"""What the records say; without a command, all that needs no computation.
+
+Tables, figures and claims in results/ rest on the published records (results/runs) alone. Where outputs/runs holds your
+own runs of an experiment, the same with both is written to outputs/ as well; `publish` makes a run part of results/.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-ROOT = Path(__file__).resolve().parents[1]
+from experiments.config.paths import ROOT, in_repository
+
+if TYPE_CHECKING:
+    from experiments.analysis.collect import Copied
+    from experiments.analysis.records import ArmRuns, Records
 
 # Imports of what is slow to load stand in the functions, so that --help and a misspelt word are answered at once.
 
 
 def tables(args: argparse.Namespace) -> int:
-    """write results/tables/NAME.{md,csv,tex}"""
-    from experiments.analysis.tables import write
+    """write results/tables/NAME.{md,csv,tex} (with your own runs: outputs/tables/…)"""
+    from experiments.analysis.rendering import write
 
-    code = _write(args, "TABLES", write, "tables")
-    if not args.names and (args.results / "runtime").is_dir():
-        from experiments.benchmark import runtime as measured
-
-        for path in measured.write_tables(args.results):
-            print(path)
+    code = _write(args, write, "tables")
     if args.results == ROOT / "results":
         from experiments.analysis.readme import refresh
 
@@ -30,23 +34,20 @@ def tables(args: argparse.Namespace) -> int:
 
 
 def figures(args: argparse.Namespace) -> int:
-    """write results/figures/NAME.{png,svg}"""
+    """write results/figures/NAME.{png,svg} (with your own runs: outputs/figures/…)"""
     from experiments.analysis.figures import write
 
-    code = _write(args, "FIGURES", write, "figures")
-    if not args.names and (args.results / "runtime").is_dir():
-        from experiments.benchmark import runtime as measured
-
-        for path in measured.write_figures(args.results):
-            print(path)
-    return code
+    return _write(args, write, "figures")
 
 
 def claims(args: argparse.Namespace) -> int:
-    """write results/claims.{csv,md}: the verdict on every claim of the paper"""
+    """write results/claims.{csv,md}: the verdict on every claim of the paper (with your own runs: outputs/claims.…)"""
     from experiments.analysis.claims import write
 
-    for path in write(_records(args), args.results):
+    paths = write(_published(args), args.results, args.results)
+    if not all(record.published for record in _records(args)):
+        paths += write(_records(args), args.results, args.outputs)
+    for path in paths:
         print(path)
     return 0
 
@@ -85,36 +86,51 @@ def plan(args: argparse.Namespace) -> int:
 
 
 def collect(args: argparse.Namespace) -> int:
-    """bring home the records below other machines' results folders, each a NAME; nothing here is overwritten"""
+    """bring home the records below other machines' folders, each a NAME, into outputs/; nothing here is overwritten"""
     from experiments.analysis.collect import collect as bring_home
     from experiments.config.compose import ConfigurationError
 
     if not args.names:
-        raise ConfigurationError("collect needs a folder with records, as in python -m experiments collect ../cluster")
-    collected = bring_home([Path(name) for name in args.names], args.results)
-    for run_id in collected.new:
+        raise ConfigurationError(
+            "collect needs a folder with records, as in python -m experiments collect ../cluster/outputs"
+        )
+    return _copied(bring_home([Path(name) for name in args.names], args.outputs), "collected", args.outputs)
+
+
+def publish(args: argparse.Namespace) -> int:
+    """copy the records of finished runs, each a NAME (id or folder), from outputs/ to results/"""
+    from experiments.analysis.publish import publish as copy
+    from experiments.config.compose import ConfigurationError
+
+    if not args.names:
+        raise ConfigurationError("publish needs the id or folder of a run, as in python -m experiments publish ID")
+    return _copied(copy(args.names, args.outputs, args.results), "published", args.results)
+
+
+def _copied(copied: Copied, done: str, folder: Path) -> int:
+    """Say what became of records that were to be copied; returns the exit code."""
+    for run_id in copied.new:
         print(f"new: {run_id}")
-    for problem in collected.problems:
-        print(f"not collected: {problem}", file=sys.stderr)
-    counts = f"{len(collected.new)} new, {len(collected.known)} known, {len(collected.problems)} not collected"
-    print(f"{counts}; records lie in {args.results / 'runs'}")
-    return 1 if collected.problems else 0
+    for problem in copied.problems:
+        print(f"not {done}: {problem}", file=sys.stderr)
+    counts = f"{len(copied.new)} new, {len(copied.known)} known, {len(copied.problems)} not {done}"
+    print(f"{counts}; records lie in {folder / 'runs'}")
+    return 1 if copied.problems else 0
 
 
 def runtime(args: argparse.Namespace) -> int:
     """measure what the losses cost, and write the record, table and figure; NAME: loss, head, growth, step"""
-    from experiments.benchmark import runtime as measured
+    from experiments.benchmark import record
+    from experiments.benchmark.settings import PARTS, BenchmarkSettings
     from experiments.config.compose import ConfigurationError
     from ntl.text import did_you_mean
 
     for name in args.names:
-        if name not in measured.PARTS:
-            raise ConfigurationError(did_you_mean("part of runtime", name, measured.PARTS))
-    plan = measured.Plan(parts=tuple(args.names) or measured.PARTS, quick=args.quick)
-    print(measured.run(plan, args.results))
-    for path in measured.write_tables(args.results) + measured.write_figures(args.results):
-        print(path)
-    return 0
+        if name not in PARTS:
+            raise ConfigurationError(did_you_mean("part of runtime", name, PARTS))
+    print(record.run(BenchmarkSettings(parts=tuple(args.names) or PARTS, quick=args.quick), args.results))
+    args.names = ["runtime"]
+    return tables(args) or figures(args)
 
 
 def everything(args: argparse.Namespace) -> int:
@@ -126,7 +142,7 @@ def everything(args: argparse.Namespace) -> int:
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
-    function.__name__: function for function in (tables, figures, claims, status, plan, collect, runtime)
+    function.__name__: function for function in (tables, figures, claims, status, plan, collect, publish, runtime)
 }
 
 
@@ -144,7 +160,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"python -m experiments: {error}", file=sys.stderr)
         return 2
     except (Conflict, RecordError) as error:
-        print(f"python -m experiments: {error}", file=sys.stderr)
+        from experiments.config.advice import told
+
+        print(f"python -m experiments: {told(error)}", file=sys.stderr)
         return 1
 
 
@@ -164,8 +182,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace | int:
     parser.add_argument("--gpu", default="H200", help="of a plan: H200, H100, A100, L40S, RTX4090 or RTX3090")
     parser.add_argument("--repair", action="store_true", help="before the status, set damaged records aside")
     parser.add_argument("--show", action="store_true", help="print the tables as well")
-    parser.add_argument("--results", type=Path, default=ROOT / "results", help="where records lie and tables go")
-    parser.add_argument("--outputs", type=Path, default=ROOT / "outputs", help="where runs work (for status)")
+    results, outputs = (Path(in_repository(name)) for name in ("results", "outputs"))
+    parser.add_argument("--results", type=Path, default=results, help="published records and what rests on them alone")
+    parser.add_argument("--outputs", type=Path, default=outputs, help="your runs, and what rests on them too")
     args = parser.parse_intermixed_args(arguments)
     if args.command is not None and args.command not in COMMANDS:
         from ntl.text import did_you_mean
@@ -175,17 +194,27 @@ def _parse(arguments: list[str]) -> argparse.Namespace | int:
     return args
 
 
-def _records(args: argparse.Namespace):
+def _records(args: argparse.Namespace) -> Records:
+    """Published records and those of the user's own runs."""
     from experiments.analysis.records import load
 
     if not hasattr(args, "records"):  # read once, however many commands follow
-        args.records = load(args.results)
+        args.records = load(args.results, args.outputs)
     return args.records
+
+
+def _published(args: argparse.Namespace) -> Records:
+    from experiments.analysis.records import load
+
+    if not hasattr(args, "published"):
+        own = not all(record.published for record in _records(args))
+        args.published = load(args.results) if own else args.records
+    return args.published
 
 
 def _begun(args: argparse.Namespace) -> list[str]:
     """The experiments that there is something to show of: of which there is a record, or which need none."""
-    from experiments.analysis.records import collect
+    from experiments.analysis.records import arm_runs
     from experiments.config.compose import load_experiment
     from experiments.config.discovery import shown
 
@@ -194,7 +223,7 @@ def _begun(args: argparse.Namespace) -> list[str]:
 
         def begun(name: str) -> bool:
             experiment = load_experiment(name)
-            runs = collect(experiment, records).values()
+            runs = arm_runs(experiment, records).values()
             return not experiment.arms or any(arm.finished or arm.failed for arm in runs)
 
         args.begun = [name for name in shown() if begun(name)]
@@ -209,21 +238,37 @@ def _own_scale_or_begun(args: argparse.Namespace) -> list[str]:
     return list(dict.fromkeys([*own, *_begun(args)]))
 
 
-def _write(args: argparse.Namespace, declared: str, write: Callable[..., list[Path]], folder: str) -> int:
-    from experiments.analysis.records import collect
-    from experiments.config.compose import load_experiment
-    from experiments.config.discovery import module, named
+def _write(args: argparse.Namespace, write: Callable[..., list[Path]], kind: str) -> int:
+    from experiments.config.discovery import declared, named
 
     for name in named(args.names, _begun(args) if not args.names else ()):
-        shown = getattr(module(name), declared, ())
-        arms = collect(load_experiment(name), _records(args)) if shown else {}
-        for one in shown:
-            paths = write(one, name, arms, args.results / folder)
-            for path in paths:
-                print(path)
-                if args.show and path.suffix == ".md":
-                    print(f"\n{path.read_text(encoding='utf-8')}")
+        for one in declared(name, kind, args.results):
+            for arms, root in _shown(args, name, one):
+                for path in write(one, name, arms, root / kind):
+                    print(path)
+                    if args.show and path.suffix == ".md":
+                        print(f"\n{path.read_text(encoding='utf-8')}")
     return 0
+
+
+def _shown(args: argparse.Namespace, name: str, declaration: Any) -> list[tuple[Mapping[str, ArmRuns], Path]]:
+    """The records that a table or figure is made of, and the folder that it goes to.
+
+    What rests on published records alone goes to results/, so that trial runs change nothing there; what rests on the
+    user's own runs too, and what has no record at all, to outputs/.
+    """
+    from experiments.analysis import figures, table
+    from experiments.analysis.records import arm_runs
+    from experiments.config.compose import load_experiment
+
+    if isinstance(declaration, table.Computed | figures.Computed):
+        return [({}, args.results)]
+    experiment = load_experiment(name)
+    published, every = (arm_runs(experiment, records) for records in (_published(args), _records(args)))
+    found = [(published, args.results)] if any(runs.records for runs in published.values()) else []
+    if not found or any(not record.published for runs in every.values() for record in runs.records):
+        found.append((every, args.outputs))
+    return found
 
 
 if __name__ == "__main__":

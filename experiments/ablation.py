@@ -4,7 +4,7 @@ All arms split digits but those named `/subword`; `@` gives λ, and σ for the G
 """
 
 from experiments.analysis.figures import Figure
-from experiments.analysis.tables import Comparison, Table
+from experiments.analysis.table import Comparison, Table
 
 PAPER = (
     "hub weights, at most 2.5 million steps, `add_sub_multiple` with 33,333 training questions of each difficulty, "

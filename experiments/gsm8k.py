@@ -1,7 +1,7 @@
 """GSM8K: word problems with written solutions; accuracy is that of the number after `####`."""
 
 from experiments.analysis.figures import Figure
-from experiments.analysis.tables import Comparison, Table
+from experiments.analysis.table import Comparison, Table
 
 MAIN = Table(
     title="GSM8K: word problems",

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.analysis import figures, tables
+from experiments.analysis import figures
 from experiments.analysis.claims import Outcome
 from experiments.analysis.published import Claim
-from experiments.analysis.tables import number
+from experiments.analysis.rendering import number
+from experiments.analysis.table import Computed, Section
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -89,7 +90,7 @@ def stuck(name: str) -> tuple[float, float]:
     return tuple(float(np.mean(losses(nearer(p), name) > losses(p, name) - 1e-9)) for p in (drawn, np.stack(balanced)))
 
 
-def sections() -> list[tables.Section]:
+def sections() -> list[Section]:
     """The tables: what each prediction costs, and how often a loss sees no way to the label."""
     names = ["ce", "ntl_mse", "ntl_mae", "ntl_huber", "ntl_was"]
     titles = {**LOSSES, "ntl_mae": "NTL-MAE", "ntl_huber": "NTL-Huber"}
@@ -187,7 +188,7 @@ def _canvas(panels: int) -> Canvas:
 
 
 TABLES = (
-    tables.Computed(
+    Computed(
         title="The losses as functions of the prediction",
         make=sections,
         notes=(

@@ -4,7 +4,7 @@ All arms split digits but those named `/subword`; `rt` and `xval` write numbers 
 """
 
 from experiments.analysis.figures import Figure
-from experiments.analysis.tables import EACH, Comparison, Table
+from experiments.analysis.table import EACH, Comparison, Table
 
 PAPER = (
     "hub weights, 1.05 million steps of 32, all three difficulties, 666,333 training questions of each module at each; "

@@ -1,7 +1,7 @@
 """Products of whole numbers on a decoder-only model."""
 
 from experiments.analysis.figures import Figure
-from experiments.analysis.tables import Comparison, Table
+from experiments.analysis.table import Comparison, Table
 
 MAIN = Table(
     title="Multiplication",

@@ -1,7 +1,7 @@
 """MultiRC: answers in words, which the Number Token Loss must not harm."""
 
 from experiments.analysis.figures import Figure
-from experiments.analysis.tables import Comparison, Table
+from experiments.analysis.table import Comparison, Table
 
 MAIN = Table(
     title="MultiRC: answers in words",

@@ -1,7 +1,7 @@
 """The smallest complete comparison: cross-entropy with and without the Number Token Loss, two seeds each."""
 
 from experiments.analysis.figures import Figure
-from experiments.analysis.tables import Table
+from experiments.analysis.table import Table
 
 MAIN = Table(
     title="Quickstart: CE and CE + NTL-WAS on easy arithmetic",

@@ -1,7 +1,7 @@
 """The score of a joke, 0 to 11: a regression that is answered in text, beside a regression head."""
 
 from experiments.analysis.figures import Figure
-from experiments.analysis.tables import Comparison, Table
+from experiments.analysis.table import Comparison, Table
 
 PAPER = "T5-small with hub weights by the published commands, at most 2.5 million steps, whole data; CE with subwords"
 MAIN = Table(

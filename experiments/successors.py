@@ -4,7 +4,7 @@ Arithmetic asks for exact digits, rJokes for a number near the right one. Each l
 """
 
 from experiments.analysis.figures import Figure
-from experiments.analysis.tables import Comparison, Table
+from experiments.analysis.table import Comparison, Table
 
 SOURCES = (
     "DIST2Loss (Teaching Metric Distance to Discrete Autoregressive Language Models, ICLR 2026): CE + 0.1·KL to a "

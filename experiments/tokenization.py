@@ -5,7 +5,7 @@ not. Above zero, each makes the other worth more.
 """
 
 from experiments.analysis.figures import Figure
-from experiments.analysis.tables import Comparison, Interaction, Table
+from experiments.analysis.table import Comparison, Interaction, Table
 from experiments.mathematics import PAPER
 
 LOSS = {

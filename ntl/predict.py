@@ -1,4 +1,4 @@
-"""A trained model as a folder: weights and tokenizer in the library's own format, and what answering needs besides.
+"""Asking a trained model, and its folder: weights and tokenizer in the library's own format, and what answering needs.
 
 Where the encoding adds nothing to the model, `AutoModelFor….from_pretrained(folder)` and
 `AutoTokenizer.from_pretrained(folder)` load it without this package.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ntl.data import Layout, layout_for
+from ntl.data import EncodedDataset, Layout, layout_for
 from ntl.models import lora
+from ntl.quiet import quiet_libraries
 from ntl.settings import EvalSettings
 
 if TYPE_CHECKING:
@@ -54,6 +56,24 @@ def save(folder: Path, trained: Trained, loss_on: str) -> None:
     (temporary / ANSWERING).write_text(json.dumps(answering, indent=2) + "\n")
     shutil.rmtree(folder, ignore_errors=True)
     temporary.rename(folder)
+
+
+def ask(folder: Path, questions: Sequence[str]) -> list[str]:
+    """The answers of a trained model, one for each question.
+
+    Args:
+        folder: what `save` wrote, or the folder of a run with that in `model`.
+
+    Raises:
+        NoModel: it holds no trained model of this suite.
+    """
+    from ntl.evaluation.answer import answer
+
+    quiet_libraries()
+    nested = folder / "model"
+    trained = load(nested if nested.is_dir() else folder)
+    data = EncodedDataset([{"question": question, "answer": ""} for question in questions], trained.encoding)
+    return answer(trained.model, trained.encoding, trained.layout, data, trained.eval, trained.max_new_tokens).texts
 
 
 def load(folder: Path) -> Trained:

@@ -56,7 +56,7 @@ def weights(folder):
 
 
 def history(folder):
-    return pd.read_parquet(only(folder, "results/runs/*/*/history.parquet"))
+    return pd.read_parquet(only(folder, "outputs/runs/*/*/history.parquet"))
 
 
 def validations(folder):
@@ -67,11 +67,11 @@ def validations(folder):
 
 
 def record(folder):
-    return runs.read_record(only(folder, "results/runs/*/*/record.json"))
+    return runs.read_record(only(folder, "outputs/runs/*/*/record.json"))
 
 
 def answers(folder):
-    return only(folder, "results/runs/*/*/predictions.parquet").read_bytes()
+    return only(folder, "outputs/runs/*/*/predictions.parquet").read_bytes()
 
 
 def files(folder):
@@ -137,7 +137,7 @@ def stopped(arguments, folder, **options):
     said = process.communicate(timeout=120)[0]
     assert process.returncode != 0
     assert "SIGTERM: saving a checkpoint" in said and "the same command goes on from here" in said, said
-    assert not list(folder.glob("results/runs/*/*/record.json"))
+    assert not list(folder.glob("outputs/runs/*/*/record.json"))
     return said
 
 
@@ -176,7 +176,7 @@ def test_a_run_of_which_a_process_is_killed_goes_on(tmp_path, record_property):
     os.kill(second[0], signal.SIGKILL)
     said = process.communicate(timeout=120)[0]
     assert process.returncode == 1
-    assert not list(tmp_path.glob("results/runs/*/*/record.json")), said
+    assert not list(tmp_path.glob("outputs/runs/*/*/record.json")), said
     assert "going on from step" in finished(LONGER, tmp_path)
     assert record(tmp_path)["status"] == "finished"
     record_property("faults", 1)
@@ -196,7 +196,7 @@ def test_a_sweep_on_two_processes_does_its_runs_one_after_another(tmp_path):
     assert finished(arguments, tmp_path).count("recorded in") == 2
     again = finished(arguments, tmp_path)
     assert again.count("skip, it is finished") == 2
-    assert len(list(tmp_path.glob("results/runs/*/*/record.json"))) == 2
+    assert len(list(tmp_path.glob("outputs/runs/*/*/record.json"))) == 2
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ class Campaign:
 
     def result(self):
         """What must be the same: metrics, and the bytes of answers and curves."""
-        (path,) = self.folder.glob("results/runs/*/*/record.json")
+        (path,) = self.folder.glob("outputs/runs/*/*/record.json")
         files = {name: path.with_name(name).read_bytes() for name in ("predictions.parquet", "history.parquet")}
         left = [p.name for p in path.parent.iterdir() if p.name not in (*files, path.name)]
         assert not left

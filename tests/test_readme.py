@@ -32,7 +32,7 @@ def test_a_loss_is_added_by_the_two_files_that_the_readme_shows(tmp_path: Path) 
     command += ["dataset.test_size=8", "train.threads=1"]
     done = subprocess.run(command, cwd=copy, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    (record,) = (copy / "results" / "runs").glob("*/*/record.json")
+    (record,) = (copy / "outputs" / "runs").glob("*/*/record.json")
     assert '"ntl.losses.mine.CrossEntropyWithNumberMass"' in record.read_text()
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -69,12 +70,16 @@ def process(*arguments, **options):
 
 def records(folder):
     """Records by the loss and seed that they are of."""
-    found = [runs.read_record(path.parent) for path in folder.glob("results/runs/*/*/record.json")]
+    found = [runs.read_record(path.parent) for path in folder.glob("outputs/runs/*/*/record.json")]
     return {(record["config"]["loss"]["name"], record["seed"]): record for record in found}
 
 
 def contents(folder):
-    return {path: path.read_bytes() for path in folder.glob("results/**/*") if path.is_file()}
+    return {
+        path: path.read_bytes()
+        for path in folder.glob("outputs/runs/**/*")
+        if path.is_file() and "lease" not in path.parts
+    }
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +119,7 @@ def test_the_record_tells_no_place(done, record):
 
 
 def test_the_history_holds_every_part_by_step(done, record):
-    (path,) = done.glob("results/runs/*/*/history.parquet")
+    (path,) = done.glob("outputs/runs/*/*/history.parquet")
     history = pd.read_parquet(path)
     assert history["step"].tolist() == [3, 6]
     assert history[["loss", "ce", "ntl", "eval_ce", "eval_ntl"]].notna().all(axis=None)
@@ -122,7 +127,7 @@ def test_the_history_holds_every_part_by_step(done, record):
 
 
 def test_metrics_can_be_computed_again_from_the_predictions(done, record):
-    (path,) = done.glob("results/runs/*/*/predictions.parquet")
+    (path,) = done.glob("outputs/runs/*/*/predictions.parquet")
     predictions = pd.read_parquet(path)
     assert set(predictions["state"]) == {"untrained", "trained"}
     (data,) = done.glob("data/multiplication/*/manifest.json")
@@ -154,6 +159,24 @@ def test_the_same_command_skips_what_is_finished(done, command):
     assert contents(done) == before
 
 
+def test_force_trains_again_and_a_published_record_is_named(done, record, command, tmp_path):
+    shutil.copytree(done, tmp_path, dirs_exist_ok=True)
+    (folder,) = tmp_path.glob("outputs/runs/*/*")
+    published = tmp_path / "results" / "runs" / folder.parent.name / folder.name
+    published.mkdir(parents=True)
+    shutil.copy(folder / "record.json", published)
+    before = (folder / "record.json").read_bytes()
+    code, out, err = command(*SMALL, "loss=ntl_was", "force=true", *places(tmp_path))
+    assert code == 0 and ": again" in out + err and f"a published record exists in {published}" in out + err
+    assert (folder / "record-1.json").read_bytes() == before
+    again = runs.read_record(folder)
+    assert again["metrics"] == record["metrics"] and again["timings"] != record["timings"]
+    shutil.rmtree(folder)  # the published record alone is no reason to skip the run
+    code, out, err = command(*SMALL, "loss=ntl_was", *places(tmp_path))
+    assert code == 0 and ": start" in out + err and runs.read_record(folder)["metrics"] == record["metrics"]
+    assert [path.name for path in published.iterdir()] == ["record.json"]
+
+
 def test_options_that_cannot_change_a_result_name_the_same_run(done, command):
     code, out, err = command(*SMALL, "loss=ntl_was", "train.log_every=1", "eval.batch_size=3", *places(done))
     assert code == 0 and "skip, it is finished" in out + err
@@ -174,7 +197,7 @@ def test_a_trained_model_answers(done, record, command):
     (folder,) = done.glob("outputs/runs/*/*")
     assert command("predict", f"run={folder}", question, "12 * 3")[:2] == (0, by_id)
     assert command("predict", f"run={folder / 'model'}", question, "12 * 3")[:2] == (0, by_id)
-    (path,) = done.glob("results/runs/*/*/predictions.parquet")
+    (path,) = done.glob("outputs/runs/*/*/predictions.parquet")
     told = pd.read_parquet(path).query("state == 'trained' and split == 'interpolate'")["text"].tolist()
     (data,) = done.glob("data/multiplication/*/interpolate.jsonl")
     asked = [json.loads(line)["question"] for line in data.read_text().splitlines()]
@@ -209,7 +232,7 @@ def test_a_run_that_fails_is_recorded_and_run_again_on_request(tmp_path, command
     assert record["status"] == "failed" and record["reason"]["type"] == "NotFinite"
     assert record["reason"]["message"] == told.removeprefix("error: ") and not record["metrics"]
     code, out, err = command(*failing)
-    assert "skip, it is failed; retry=true runs it again" in out + err
+    assert re.search(r"skip, it is failed in \S+; retry=true runs it again", out + err)
     code, out, err = command(*failing, "retry=true")
     assert code == 1 and ": retry" in out + err and "had failed before; tried again" in out + err
     assert len(records(tmp_path)) == 1
@@ -271,7 +294,7 @@ def test_a_changed_data_file_stops_the_run(tmp_path, command, record_property):
         "original file back."
     )
     assert "Traceback" not in err
-    assert not (tmp_path / "results").exists() and not (tmp_path / "outputs" / "runs").exists()
+    assert not (tmp_path / "outputs" / "runs").exists()
     assert sorted(tmp_path.glob("data/**/*")) == before
     record_property("faults", 1)
 
@@ -292,7 +315,7 @@ def test_a_sweep_records_every_arm_though_one_fails(launcher, tmp_path, record_p
     said, _ = started.communicate()
     assert started.returncode == 1, said
     states = {}
-    for path in tmp_path.glob("results/runs/*/*/record.json"):
+    for path in tmp_path.glob("outputs/runs/*/*/record.json"):
         record = runs.read_record(path.parent)
         arm = record["config"]["loss"]["name"], record["config"]["train"]["learning_rate"]
         states.setdefault(arm, []).append((record["seed"], record["status"]))

@@ -44,8 +44,10 @@ def test_nothing_that_is_kept_or_sent_tells_of_user_machine_or_secrets(tmp_path,
     done = subprocess.run([sys.executable, "run.py", *line], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == int(fails), done.stderr
 
-    kept = [path for path in (home / "results").rglob("*") if path.is_file()]
-    logged = [path for path in (home / "outputs" / "runs").glob("*/*/wandb/**/*") if path.is_file()]
+    runs = home / "outputs" / "runs"
+    kept = [path for path in runs.glob("*/*/*") if path.is_file()]
+    logged = [path for path in runs.glob("*/*/wandb/**/*") if path.is_file()]
+    assert not (home / "results").exists()
     assert {"record.json"} <= {path.name for path in kept} and any(path.suffix == ".wandb" for path in logged)
     # W&B's own debug log names folders; it stays in outputs/ and is no part of what is sent. It holds no secret either.
     secrets = {PLANTED[name] for name in ("WANDB_API_KEY", "HF_TOKEN", "SOME_PASSWORD", "HTTPS_PROXY", "USER")}

@@ -103,7 +103,7 @@ def sweep(cluster, tmp_path, record_property):
 def results(folder):
     """What must not depend on where and how often a run was started, by run id."""
     found = {}
-    for path in folder.glob("results/runs/*/*/record.json"):
+    for path in folder.glob("outputs/runs/*/*/record.json"):
         record = runs.read_record(path)
         assert record["status"] == "finished", record["reason"]
         predictions = (path.parent / "predictions.parquet").read_bytes()
@@ -142,7 +142,7 @@ def test_a_sweep_ends_as_at_home_though_nodes_are_drained_meanwhile(cluster, swe
     assert started.states() == ["COMPLETED"] * 4
     assert {job["ArrayTaskThrottle"] for job in started.jobs() if "ArrayTaskThrottle" in job} == {"2"}
     assert results(tmp_path) == at_home(tmp_path_factory.mktemp("home"), *runs_of_it)
-    for path in tmp_path.glob("results/runs/*/*/record.json"):
+    for path in tmp_path.glob("outputs/runs/*/*/record.json"):
         text, record = path.read_text(), json.loads(path.read_text())
         assert record["environment"]["threads"] == 1 and record["code"] == runs.code_state() | record["code"]
         for name in (os.uname().nodename, str(tmp_path), str(ROOT), cluster.folder.name, "SLURM", "submitit"):

@@ -90,15 +90,15 @@ class Sweep:
 
 
 def records(folder):
-    return {path.parent.name: path.read_bytes() for path in folder.glob("results/runs/*/*/record.json")}
+    return {path.parent.name: path.read_bytes() for path in folder.glob("outputs/runs/*/*/record.json")}
 
 
 def tables(suite, folder):
     """What `python -m experiments` makes of the records, by name."""
-    line = [sys.executable, "-m", "experiments", "tables", "quickstart", "--results", str(folder / "results")]
+    line = [sys.executable, "-m", "experiments", "tables", "quickstart", "--outputs", str(folder / "outputs")]
     done = subprocess.run(line, cwd=suite, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    found = {path.name: path.read_bytes() for path in (folder / "results" / "tables").iterdir()}
+    found = {path.name: path.read_bytes() for path in (folder / "outputs" / "tables").iterdir()}
     assert set(found) == {"quickstart.md", "quickstart.csv", "quickstart.tex"}
     return found
 

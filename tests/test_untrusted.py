@@ -138,7 +138,7 @@ def test_texts_of_a_dataset_are_taken_as_they_stand(tmp_path):
 
 
 def test_a_question_to_a_model_is_taken_as_it_stands(tmp_path, capsys, monkeypatch):
-    import run
+    from experiments.config import command_line
 
     trained = saving.Trained(
         tiny.model("t5", seed=3, spread=0.5), tiny.encoding(), tiny.layout("t5"), EvalSettings(), max_new_tokens=8
@@ -147,7 +147,9 @@ def test_a_question_to_a_model_is_taken_as_it_stands(tmp_path, capsys, monkeypat
     answers = []
     for value in ("1", "a longer value"):
         monkeypatch.setenv("PLANTED", value)
-        run.predict([f"run={tmp_path / 'model'}", "${oc.env:PLANTED}", "${nothing:there}", "1", "a longer value"])
+        command_line.predict(
+            [f"run={tmp_path / 'model'}", "${oc.env:PLANTED}", "${nothing:there}", "1", "a longer value"]
+        )
         answers.append(capsys.readouterr().out.split("\n"))
     assert answers[0] == answers[1] and answers[0][2] != answers[0][3]
 

@@ -17,9 +17,11 @@ import numpy as np
 from tabulate import tabulate
 
 from experiments.analysis import published as paper
+from experiments.analysis.frame import same_data, trivial_value
 from experiments.analysis.metrics import describe, margin
 from experiments.analysis.published import Claim
-from experiments.analysis.records import TRIVIAL, ArmRuns, Records, collect, command
+from experiments.analysis.records import TRIVIAL, ArmRuns, Records, arm_runs, command
+from experiments.analysis.rendering import interval, number, probability, write_texts
 from experiments.analysis.statistics import (
     NOTHING,
     Paired,
@@ -32,7 +34,6 @@ from experiments.analysis.statistics import (
     summarise,
     verdict,
 )
-from experiments.analysis.tables import interval, number, probability, same_data, trivial_value
 from experiments.config.compose import load_experiment
 from experiments.config.discovery import module, module_name
 
@@ -86,16 +87,15 @@ def judge(records: Records, results: Path) -> list[Outcome]:
     return [_conclude(o, by_claim.get(o.claim.id)) if isinstance(o, _Evidence) else o for o in outcomes]
 
 
-def write(records: Records, results: Path) -> list[Path]:
-    """Write `claims.csv` and `claims.md` into the results folder. Returns the paths."""
+def write(records: Records, results: Path, folder: Path) -> list[Path]:
+    """Write `claims.csv` and `claims.md` into a folder. Returns the paths.
+
+    Args:
+        results: where the measured costs of the losses lie, on which one claim rests.
+    """
     outcomes = judge(records, results)
-    paths = []
-    for suffix, text in (("csv", to_csv(outcomes)), ("md", to_markdown(outcomes))):
-        path = Path(results) / f"claims.{suffix}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", newline="\n")
-        paths.append(path)
-    return paths
+    source = "published" if all(record.published for record in records) else "published and those in outputs"
+    return write_texts(Path(folder) / "claims", {"csv": to_csv(outcomes), "md": to_markdown(outcomes, source)})
 
 
 def to_csv(outcomes: Sequence[Outcome]) -> str:
@@ -111,8 +111,8 @@ def to_csv(outcomes: Sequence[Outcome]) -> str:
     return file.getvalue()
 
 
-def to_markdown(outcomes: Sequence[Outcome]) -> str:
-    """The outcomes for readers."""
+def to_markdown(outcomes: Sequence[Outcome], source: str = "published") -> str:
+    """The outcomes for readers; `source` says which records they rest on."""
     headers = ["", "claim", "metric", "verdict", "effect [95 %]", "p", "t-test p", "sign-flip p", "n", "paper's effect"]
     rows = [
         [
@@ -134,7 +134,7 @@ def to_markdown(outcomes: Sequence[Outcome]) -> str:
         "# What the records say of the paper's claims\n\n"
         + tabulate(rows, headers, tablefmt="pipe", disable_numparse=True)
         + "\n\n## Notes\n\n"
-        "* Made by `python -m experiments claims`.\n"
+        f"* Made by `python -m experiments claims` from the records: {source}.\n"
         "* Effects are mean paired differences over seeds, signed so that positive is what the paper claims (better, "
         "for a claim of no effect).\n"
         "* p is what the verdict rests on: the paired t-test's, Holm-corrected over all claims of a difference that "
@@ -156,7 +156,7 @@ def _examine(claim: Claim, records: Records, results: Path) -> Outcome | _Eviden
     experiment = load_experiment(claim.experiment)
     if absent := [name for name in names if name not in experiment.arms]:
         return Outcome(claim, remark=f"'{claim.experiment}' has no arm {', '.join(absent)}")
-    arms = {arm: runs for arm, runs in collect(experiment, records).items() if arm in names}
+    arms = {arm: runs for arm, runs in arm_runs(experiment, records).items() if arm in names}
     same_data(arms.values())
     values = {arm: runs.values(claim.split, claim.metric) for arm, runs in arms.items()}
     pairs = [(values[t], values[b]) for t in claim.treatments for b in claim.baselines]

@@ -15,53 +15,58 @@ from ntl.runs.record import RECORD, RecordError, read_record, read_whole
 
 
 @dataclass
-class Collected:
-    """What became of the records that were found, by run id."""
+class Copied:
+    """What became of the records that were to be copied, by run id."""
 
     new: list[str] = field(default_factory=list)
     known: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)  # damaged there or here, or unlike the one that lies here
 
 
-def collect(folders: Sequence[Path], results: Path) -> Collected:
-    """Copy the records below `folders` that are not yet below `results`.
+def collect(folders: Sequence[Path], outputs: Path) -> Copied:
+    """Copy the records below `folders` that are not yet below `outputs`.
 
     Args:
-        folders: results folders, or checkouts that hold one.
+        folders: outputs or results folders, or checkouts that hold them (then the outputs are read).
 
     Raises:
         ConfigurationError: a folder without records.
     """
-    collected = Collected()
+    collected = Copied()
     for runs in map(_runs, folders):
         for path in sorted(runs.glob(f"*/*/{RECORD}")):
             try:
-                _collect(path.parent, results / "runs" / path.relative_to(runs).parent, collected)
+                copy_record(path.parent, outputs / "runs" / path.relative_to(runs).parent, collected)
             except RecordError as error:
                 collected.problems.append(str(error))
     return collected
 
 
 def _runs(folder: Path) -> Path:
-    for runs in (folder / "runs", folder / "results" / "runs"):
+    for runs in (folder / "runs", folder / "outputs" / "runs", folder / "results" / "runs"):
         if any(runs.glob(f"*/*/{RECORD}")):
             return runs
     raise ConfigurationError(
-        f"got the folder {folder}, which holds no records; expected a results folder (runs/<dataset>/<id>/{RECORD} in "
-        "it), or a checkout that has one"
+        f"got the folder {folder}, which holds no records; expected a folder with runs/<dataset>/<id>/{RECORD} in it, "
+        "such as outputs or results, or a checkout that has one"
     )
 
 
-def _collect(there: Path, here: Path, collected: Collected) -> None:
+def copy_record(there: Path, here: Path, copied: Copied) -> None:
+    """Copy one record with its files, or say in `copied` why that was not done.
+
+    Raises:
+        RecordError: one of the two is damaged.
+    """
     files = read_whole(there)
     if not (here / RECORD).exists():
         for name, content in files.items():  # the record is the last
             write_atomically(here / name, content, exclusive=name == RECORD)
-        collected.new.append(here.name)
+        copied.new.append(here.name)
     elif read_whole(here) == files:
-        collected.known.append(here.name)
+        copied.known.append(here.name)
     else:
-        collected.problems.append(_contradiction(there, here))
+        copied.problems.append(_contradiction(there, here))
 
 
 def _contradiction(there: Path, here: Path) -> str:
@@ -74,5 +79,5 @@ def _contradiction(there: Path, here: Path) -> str:
         what = f"they differ in {', '.join(unlike)}" if unlike else "they differ in how they are written"
     return (
         f"{here.name}: {there} and {here} are two records of one run: {what}. The one here stays; to take the other, "
-        "move the folder here away and collect again"
+        "move the folder here away and give the command again"
     )

@@ -18,9 +18,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 
+from experiments.analysis.frame import frame
 from experiments.analysis.metrics import direction, title
-from experiments.analysis.records import ArmRuns
-from experiments.analysis.tables import CONSTANTS, SPLITS, Table, frame
+from experiments.analysis.records import ArmRuns, from_where
+from experiments.analysis.table import CONSTANTS, SPLITS, Table
 
 BLUE, ORANGE, SKY, GREEN, VERMILION, GREY = "#0072B2", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#666666"
 LINES = {
@@ -73,7 +74,9 @@ def write(figure: Figure | Computed, experiment: str, arms: Mapping[str, ArmRuns
     numbers = None if isinstance(figure, Computed) else frame(figure.table, experiment, arms)
     paths = []
     with matplotlib.rc_context({**matplotlib.rcParamsDefault, **STYLE}):
-        canvas = figure.draw() if numbers is None else draw(figure, numbers, experiment)
+        own = any(not record.published for runs in arms.values() for record in runs.records)
+        label = f"\n({from_where(arms)})" if own else ""
+        canvas = figure.draw() if numbers is None else draw(figure, numbers, experiment, label)
         for suffix, metadata in METADATA.items():
             path = Path(folder) / f"{figure.file_name(experiment)}.{suffix}"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,8 +85,12 @@ def write(figure: Figure | Computed, experiment: str, arms: Mapping[str, ArmRuns
     return paths
 
 
-def draw(figure: Figure, numbers: pd.DataFrame, experiment: str) -> Canvas:
-    """Draw the frame of the figure's table (`tables.frame`): one column of panels for each split and metric."""
+def draw(figure: Figure, numbers: pd.DataFrame, experiment: str, label: str = "") -> Canvas:
+    """Draw the frame of the figure's table (`frame`): one column of panels for each split and metric.
+
+    Args:
+        label: follows the title, for records that are not published.
+    """
     numbers = numbers[numbers["group"] == "all"]
     arms = list(dict.fromkeys(numbers.loc[numbers["kind"] == "arm", "row"]))
     metrics = figure.metrics or figure.table.metrics
@@ -100,7 +107,7 @@ def draw(figure: Figure, numbers: pd.DataFrame, experiment: str) -> Canvas:
             ax.set_xscale("log")
     axes[0].set_yticks(range(len(arms)), arms)
     axes[0].set_ylim(len(arms) - 0.5, -0.5)
-    canvas.suptitle(figure.table.heading(experiment), fontsize=11)
+    canvas.suptitle(figure.table.heading(experiment) + label, fontsize=11)
     canvas.legend(handles=_legend(numbers, lines), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     return canvas
 

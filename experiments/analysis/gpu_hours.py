@@ -22,6 +22,7 @@ import torch
 from tabulate import tabulate
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from experiments.analysis.records import key
 from experiments.config.compose import ConfigurationError, load_experiment, run_config
@@ -67,9 +68,8 @@ weights      4 bytes a parameter (AdamW updates in fp32), and 2 for the copy tha
 optimizer    gradients 4 bytes and AdamW's two moments 8 bytes a trained parameter (all in bf16: 2 + 2 + 4)
 activations  bytes that autograd keeps of one micro-batch's forward pass and cross-entropy, counted on the meta device
              in the precision of training, with the attention weights held (fused attention kernels keep less)
-FLOPs        6 · steps · (encoder's N · encoder tokens + decoder's N · decoder tokens), N the parameters that multiply:
-             embeddings left out, the output layer counted with the decoder, the decoder's keys and values of the
-             encoder's states with the encoder; attention's own products left out. With adapters 4 in place of 6
+FLOPs        steps · accumulate · the matrix products of one micro-batch's forward and backward pass, attention's
+             included, as torch.utils.flop_counter counts them on the meta device
 GPU-hours    on one {gpu}: the larger of FLOPs / ({rates}) and three times the operations of a
              forward pass at {launch:.0f} µs each (marked *: the GPU waits for the program that starts them);
              validations, and answers to the tests, not counted
@@ -77,7 +77,7 @@ GPU-hours    on one {gpu}: the larger of FLOPs / ({rates}) and three times the o
 
 
 @dataclass(frozen=True)
-class Cost:
+class RunEstimate:
     """What one run takes. Memory in bytes."""
 
     parameters: int
@@ -109,7 +109,7 @@ def write(names: Sequence[str], gpu: str = "H200", data: Path = ROOT / "data") -
     """
     if gpu not in GPUS:
         raise ConfigurationError(did_you_mean("GPU", gpu, GPUS))
-    blocks, hours, costs = [], {}, []
+    blocks, hours, estimates = [], {}, []
     for name in names:
         experiment = load_experiment(name)
         if not experiment.arms:
@@ -117,8 +117,8 @@ def write(names: Sequence[str], gpu: str = "H200", data: Path = ROOT / "data") -
         lines, total, largest = [], 0.0, 0.0
         for arm in experiment.arms:
             config = run_config(experiment, arm, experiment.seeds[0])
-            its = cost(config, GPUS[gpu], data)
-            costs.append(its)
+            its = estimate(config, GPUS[gpu], data)
+            estimates.append(its)
             hours |= {key({**config, "seed": seed}): its.hours for seed in experiment.seeds}
             total += its.hours * len(experiment.seeds)
             largest = max(largest, its.memory / GIB)
@@ -128,14 +128,14 @@ def write(names: Sequence[str], gpu: str = "H200", data: Path = ROOT / "data") -
         blocks.append(f"{name}, {len(experiment.seeds)} seeds an arm\n\n{table}\n\n{_hours(total)} GPU-hours{fits}")
     if len(blocks) > 1:
         blocks.append(f"in all: {_hours(sum(hours.values()))} GPU-hours (runs that experiments share counted once)")
-    return "\n\n\n".join([*blocks, _notes(gpu, costs)])
+    return "\n\n\n".join([*blocks, _notes(gpu, estimates)])
 
 
 HEADERS = ["arm", "model", "parameters", "steps", "tokens a step", "weights", "optimizer", "activations", "GiB in all"]
 HEADERS += ["FLOPs", "hours a run", "hours"]
 
 
-def _line(arm: str, config: Mapping[str, Any], its: Cost, seeds: int) -> list[str]:
+def _line(arm: str, config: Mapping[str, Any], its: RunEstimate, seeds: int) -> list[str]:
     encoder, decoder = its.tokens
     size = f"{its.parameters / 1e9:.2f} B" if its.parameters >= 1e9 else f"{its.parameters / 1e6:.1f} M"
     return [
@@ -155,8 +155,8 @@ def _hours(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
-def _notes(gpu: str, costs: Sequence[Cost]) -> str:
-    measured, precisions = {its.measured for its in costs}, {its.half for its in costs}
+def _notes(gpu: str, estimates: Sequence[RunEstimate]) -> str:
+    measured, precisions = {its.measured for its in estimates}, {its.half for its in estimates}
     if measured == {True}:
         lengths = "Measured on the prepared data."
     elif measured == {False}:
@@ -171,7 +171,7 @@ def _notes(gpu: str, costs: Sequence[Cost]) -> str:
     return NOTES.format(gpu=gpu, rates=rates, launch=LAUNCH * 1e6, lengths=lengths)
 
 
-def cost(config: Mapping[str, Any], gpu: GPU, data: Path = ROOT / "data") -> Cost:
+def estimate(config: Mapping[str, Any], gpu: GPU, data: Path = ROOT / "data") -> RunEstimate:
     """Return what the run that `config` describes takes on `gpu`."""
     parts = instantiate(config)
     half = parts.train.precision != "fp32"
@@ -185,15 +185,13 @@ def cost(config: Mapping[str, Any], gpu: GPU, data: Path = ROOT / "data") -> Cos
     except ValueError as error:  # such as a model that is neither in a folder nor on the hub
         raise ConfigurationError(str(error)) from error
     every = parts.train.accumulate
-    encoder, decoder = shape.encoder_tokens * every, shape.decoder_tokens * every
-    adapters = shape.trained < shape.parameters
-    flops = (4 if adapters else 6) * parts.train.steps * (shape.encoder * encoder + shape.decoder * decoder)
+    flops = parts.train.steps * every * shape.flops
     computing = flops / (SHARE["half" if half else "single"] * (gpu.half if half else gpu.single) * 1e12)
     starting = parts.train.steps * every * 3 * shape.operations * LAUNCH
-    return Cost(
+    return RunEstimate(
         parameters=shape.parameters,
         trained=shape.trained,
-        tokens=(encoder, decoder),
+        tokens=(shape.encoder_tokens * every, shape.decoder_tokens * every),
         weights=(6 if half else 4) * shape.parameters,
         optimizer=12 * shape.trained,
         activations=shape.activations,
@@ -250,16 +248,15 @@ def measured_lengths(dataset: Dataset, batch_size: int, digits_apart: bool, data
 
 @dataclass(frozen=True)
 class Shape:
-    """A model on the meta device: its parameters by role, and one forward pass of a micro-batch."""
+    """A model on the meta device, and what a training step on one micro-batch computes and keeps."""
 
     parameters: int
     trained: int
-    encoder: int  # parameters that multiply, for each encoder token
-    decoder: int  # the same for each decoder token
     encoder_tokens: int
     decoder_tokens: int
-    activations: int  # bytes
-    operations: int
+    activations: int  # bytes that the forward pass keeps for the backward pass
+    operations: int  # of the forward pass
+    flops: int  # of the forward and the backward pass
 
 
 @cache
@@ -271,7 +268,6 @@ def shape(settings: ModelSettings, half: bool, rows: int, question: int, answer:
     """Return the shape of a model and of a micro-batch of `rows` whose longest question and answer are so long."""
     model = meta_model(settings)
     parameters = sum(p.numel() for p in model.parameters())
-    encoder, decoder = multiplying(model)
     with torch.device("meta"):
         if model.config.is_encoder_decoder:
             ids = {"input_ids": (rows, question + 1), "decoder_input_ids": (rows, answer + 1)}
@@ -290,8 +286,7 @@ def shape(settings: ModelSettings, half: bool, rows: int, question: int, answer:
             model = lora.add(model, settings.adapters, seed=0)
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         parameters += trained
-    activations, operations = forward_pass(model.train(), inputs)
-    return Shape(parameters, trained, encoder, decoder, *tokens, activations, operations)
+    return Shape(parameters, trained, *tokens, *training_pass(model.train(), inputs))
 
 
 def meta_model(settings: ModelSettings) -> PreTrainedModel:
@@ -308,23 +303,6 @@ def meta_model(settings: ModelSettings) -> PreTrainedModel:
         return auto.from_config(config)
 
 
-# The decoder's keys and values of the encoder's states, in T5 and in BART and its kin.
-_CROSS = re.compile(r"(EncDecAttention\.(k|v)|encoder_attn\.(k_proj|v_proj))\.")
-
-
-def multiplying(model: PreTrainedModel) -> tuple[int, int]:
-    """Return how many parameters multiply for each encoder and each decoder token."""
-    head = model.get_output_embeddings()
-    ids = {id(p) for module in model.modules() if isinstance(module, nn.Embedding) for p in module.parameters()}
-    ids |= {id(p) for p in head.parameters()}
-    encoder = {id(p) for p in model.get_encoder().parameters()} if model.config.is_encoder_decoder else set()
-    counts = {True: 0, False: 0}
-    for name, parameter in model.named_parameters():
-        if id(parameter) not in ids:
-            counts[id(parameter) in encoder or bool(_CROSS.search(name))] += parameter.numel()
-    return counts[True], counts[False] + head.weight.numel()
-
-
 class _Counter(TorchDispatchMode):
     """Counts the operations that compute something: not those that look at a tensor in another way."""
 
@@ -335,18 +313,25 @@ class _Counter(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def forward_pass(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> tuple[int, int]:
-    """Return the bytes that autograd keeps of a forward pass with cross-entropy, and how many operations it takes."""
+def training_pass(model: nn.Module, inputs: Mapping[str, torch.Tensor]) -> tuple[int, int, int]:
+    """Run a forward and a backward pass with cross-entropy.
+
+    Returns:
+        The bytes that autograd keeps of the forward pass, the operations of the forward pass, and the FLOPs of both.
+    """
     kept: list[torch.Tensor] = []  # held, so that no two storages have the same address
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         kept.append(tensor)
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), _Counter() as counter:
-        logits = model(**inputs).logits
-        labels = torch.zeros(logits.shape[:-1], dtype=torch.long, device=logits.device)
-        nn.functional.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
+    with FlopCounterMode(display=False) as flops:
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), _Counter() as counter:
+            logits = model(**inputs).logits
+            labels = torch.zeros(logits.shape[:-1], dtype=torch.long, device=logits.device)
+            loss = nn.functional.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
+        loss.backward()
     storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in kept}
     weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
-    return sum(size for address, size in storages.items() if address not in weights), counter.count
+    activations = sum(size for address, size in storages.items() if address not in weights)
+    return activations, counter.count, flops.get_total_flops()

@@ -1,4 +1,4 @@
-"""Finding the records of an experiment among all that were kept.
+"""Finding the records of an experiment among the published ones and those of the user's own runs.
 
 A run belongs to no experiment: a record is an arm's when its configuration, in canonical form, is the one that the
 experiment composes for that arm and seed. Two experiments share the runs that they have in common.
@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from experiments.config.compose import Experiment, run_config
+from experiments.config.paths import in_repository
 from ntl.evaluation.baselines import TRIVIAL
 from ntl.runs.run import ALGORITHM_VERSION, RecordError, canonical, read_record
 
@@ -26,14 +27,15 @@ __all__ = [
     "Record",
     "RecordError",
     "Records",
-    "collect",
+    "arm_runs",
     "command",
+    "disputed",
+    "from_where",
     "load",
 ]
 
-ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "results"
-OUTPUTS = ROOT / "outputs"
+RESULTS = Path(in_repository("results"))
+OUTPUTS = Path(in_repository("outputs"))
 UNTRAINED = "untrained"
 
 
@@ -43,10 +45,17 @@ class Conflict(ValueError):
 
 @dataclass(frozen=True)
 class Record:
-    """One `record.json`, read."""
+    """One `record.json`, read.
+
+    Attributes:
+        published: it lies in the results folder, rather than in the user's outputs.
+        disputed: published, while the outputs hold a record of the same run with other results.
+    """
 
     path: Path
     content: Mapping[str, Any] = field(repr=False)
+    published: bool = True
+    disputed: bool = False
 
     @property
     def id(self) -> str:
@@ -99,11 +108,11 @@ class Record:
 
 
 class Records:
-    """All records of a results folder, found by configuration."""
+    """Records, found by configuration."""
 
     def __init__(self, records: Iterable[Record]) -> None:
         self._by_key: dict[str, list[Record]] = defaultdict(list)
-        self.collected: dict[str, dict[str, ArmRuns]] = {}  # of `collect`: many tables and claims ask for the same
+        self._arm_runs: dict[str, dict[str, ArmRuns]] = {}  # many tables and claims ask for the same
         for record in records:
             self._by_key[record.key].append(record)
 
@@ -129,13 +138,31 @@ class Records:
         return current[0] if current else (found[-1] if found else None)
 
 
-def load(results: Path = RESULTS) -> Records:
-    """Read every record below `results/runs`.
+def load(results: Path | None = RESULTS, outputs: Path | None = None) -> Records:
+    """Read every record below `results/runs` (published) and `outputs/runs` (the user's own); either may be None.
+
+    A run that both hold counts once, as published; where the two have different results, the record is `disputed`.
 
     Raises:
         RecordError: naming the first file that is damaged.
     """
-    return Records(Record(path, read_record(path)) for path in sorted((Path(results) / "runs").glob("*/*/record.json")))
+    published, own = _read(results), _read(outputs)
+    found = {identity: replace(record, published=False) for identity, record in own.items()}
+    for identity, record in published.items():
+        other = own.get(identity)
+        disputed = other is not None and _outcome(other) != _outcome(record)
+        found[identity] = replace(record, disputed=disputed)
+    return Records(found[identity] for identity in sorted(found))
+
+
+def _read(root: Path | None) -> dict[str, Record]:
+    paths = [] if root is None else sorted((Path(root) / "runs").glob("*/*/record.json"))
+    return {path.parent.name: Record(path, read_record(path)) for path in paths}
+
+
+def _outcome(record: Record) -> tuple[Any, ...]:
+    """What a table shows of a record; times and versions may differ."""
+    return record.content["status"], record.content["metrics"], record.algorithm_version
 
 
 def key(config: Mapping[str, Any]) -> str:
@@ -154,6 +181,11 @@ class ArmRuns:
     outdated: Mapping[int, Record]  # computed by an older algorithm version: shown, not counted
 
     @property
+    def records(self) -> tuple[Record, ...]:
+        """All records of the arm, whatever their state."""
+        return (*self.finished.values(), *self.failed.values(), *self.outdated.values())
+
+    @property
     def missing(self) -> tuple[int, ...]:
         """Seeds that have yet to be run: without a record, or with an outdated one."""
         return tuple(seed for seed in self.seeds if seed not in self.finished and seed not in self.failed)
@@ -164,11 +196,11 @@ class ArmRuns:
         return {seed: value for seed, value in values.items() if value is not None}
 
 
-def collect(experiment: Experiment, records: Records) -> dict[str, ArmRuns]:
+def arm_runs(experiment: Experiment, records: Records) -> dict[str, ArmRuns]:
     """Select the records of every arm and seed of an experiment, in the yaml's order."""
     memory = f"{experiment.name} {experiment.overrides}"
-    if memory in records.collected:
-        return records.collected[memory]
+    if memory in records._arm_runs:
+        return records._arm_runs[memory]
     arms: dict[str, ArmRuns] = {}
     for arm in experiment.arms:
         finished, failed, outdated = {}, {}, {}
@@ -183,8 +215,23 @@ def collect(experiment: Experiment, records: Records) -> dict[str, ArmRuns]:
             else:
                 failed[seed] = record
         arms[arm] = ArmRuns(arm, tuple(experiment.seeds), finished, failed, outdated)
-    records.collected[memory] = arms
+    records._arm_runs[memory] = arms
     return arms
+
+
+def from_where(arms: Mapping[str, ArmRuns]) -> str:
+    """Where the records of these arms come from: "published", "outputs, not published", or how many of each."""
+    records = [record for runs in arms.values() for record in runs.records]
+    published = sum(record.published for record in records)
+    own = len(records) - published
+    if published and own:
+        return f"{published} published; {own} in outputs, not published"
+    return "published" if published else "outputs, not published" if own else "none yet"
+
+
+def disputed(arms: Mapping[str, ArmRuns]) -> list[str]:
+    """The ids of published records of which the outputs hold another version with different results."""
+    return sorted(record.id for runs in arms.values() for record in runs.records if record.disputed)
 
 
 def command(experiment: str, arms: Mapping[str, ArmRuns] | None = None, retry: bool = False) -> str:

@@ -19,19 +19,20 @@ class Repaired:
 
 
 def repair(results: Path, outputs: Path) -> Repaired:
-    """Move the folder of every record below `results/runs` that is not whole to `results/damaged/<id>`.
+    """Move the folder of every record in `<root>/runs` that is not whole to `<root>/damaged/<id>`, for both roots.
 
     The record itself and the hashes of its other files are checked. A run that is held by a living process is left.
     """
     repaired = Repaired()
-    for path in sorted((results / "runs").glob(f"*/*/{RECORD}")):
-        try:
-            read_whole(path.parent)
-        except RecordError as error:
-            if is_held(outputs / "runs" / path.relative_to(results / "runs").parent / "lease"):
-                repaired.held.append(error)
-            else:
-                repaired.aside.append((_move(path.parent, results / "damaged"), error))
+    for root in (results, outputs):
+        for path in sorted((root / "runs").glob(f"*/*/{RECORD}")):
+            try:
+                read_whole(path.parent)
+            except RecordError as error:
+                if is_held(path.parent / "lease"):
+                    repaired.held.append(error)
+                else:
+                    repaired.aside.append((_move(path.parent, root / "damaged"), error))
     return repaired
 
 

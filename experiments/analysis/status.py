@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from experiments.analysis.records import OUTPUTS, ArmRuns, Records, collect, command, key
+from experiments.analysis.records import OUTPUTS, ArmRuns, Records, arm_runs, command, key
 from experiments.config.compose import Experiment, load_experiment, run_config
 from ntl.runs.run import Run
 
@@ -26,6 +26,7 @@ class State:
 
     name: str
     detail: str = ""
+    published: bool = False
 
 
 def survey(experiment: Experiment, records: Records, outputs: Path = OUTPUTS) -> dict[str, dict[int, State]]:
@@ -33,7 +34,7 @@ def survey(experiment: Experiment, records: Records, outputs: Path = OUTPUTS) ->
     work = _at_work(Path(outputs), records)
     return {
         arm: {seed: _state(runs, seed, work.get(key(run_config(experiment, arm, seed)))) for seed in runs.seeds}
-        for arm, runs in collect(experiment, records).items()
+        for arm, runs in arm_runs(experiment, records).items()
     }
 
 
@@ -56,7 +57,10 @@ def summary(experiment: Experiment, states: dict[str, dict[int, State]]) -> list
     """Totals, the reason of each failure, and the commands that would do the rest."""
     counts = Counter(state.name for by_seed in states.values() for state in by_seed.values())
     rest = ", ".join(f"{counts[name]} {name}" for name in STATES[1:] if counts[name])
-    lines = [f"{experiment.name}: {counts['finished']} of {counts.total()} runs finished{', ' if rest else ''}{rest}"]
+    own = sum(s.name == "finished" and not s.published for by in states.values() for s in by.values())
+    source = f" ({own} in outputs, not published)" if own else ""
+    finished = f"{counts['finished']} of {counts.total()} runs finished{source}"
+    lines = [f"{experiment.name}: {finished}{', ' if rest else ''}{rest}"]
     failures = [(arm, seed, s) for arm, by in states.items() for seed, s in by.items() if s.name == "failed"]
     lines += [f"  failed: {arm}, seed {seed}: {state.detail}" for arm, seed, state in failures]
     if counts["missing"] or counts["interrupted"] or counts["outdated"]:
@@ -69,7 +73,7 @@ def summary(experiment: Experiment, states: dict[str, dict[int, State]]) -> list
 
 def _state(runs: ArmRuns, seed: int, at_work: Run | None) -> State:
     if seed in runs.finished:
-        return State("finished", runs.finished[seed].id)
+        return State("finished", runs.finished[seed].id, runs.finished[seed].published)
     working = at_work.status() if at_work else "missing"
     if working == "running":
         return State("running", at_work.id)
@@ -81,7 +85,7 @@ def _state(runs: ArmRuns, seed: int, at_work: Run | None) -> State:
 
 
 def _at_work(outputs: Path, records: Records) -> dict[str, Run]:
-    """Runs that have a work folder but no finished record, by their configuration, which the folder holds."""
+    """Runs that have a folder in the outputs but no finished record, by their configuration, which the folder holds."""
     finished = {record.id for record in records if record.finished}
     found = {}
     for path in sorted(outputs.glob("runs/*/*/config.json")):
@@ -89,8 +93,7 @@ def _at_work(outputs: Path, records: Records) -> dict[str, Run]:
             continue
         try:
             config = json.loads(path.read_text(encoding="utf-8"))
-            # Records have been read: what `Run` is asked for here is the lease alone.
-            found[key(config)] = Run(config, path.parent.name, outputs / "no-results", outputs)
+            found[key(config)] = Run(config, path.parent.name, outputs)
         except (OSError, ValueError, TypeError):
             continue  # half written, or by another version: then nothing is known of it
     return found

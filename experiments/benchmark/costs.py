@@ -1,4 +1,4 @@
-"""Time and memory of the losses, measured side by side; `experiments.benchmark.runtime` records and shows them.
+"""Time and memory of the losses, measured side by side; `record` writes them down, `experiments.runtime` shows them.
 
 All methods of a comparison run in one process, in turn, in a new order every round; a ratio is the median over rounds
 of the time divided by that of the first method in the same round, so that what else the machine does in the meantime
@@ -18,18 +18,31 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from experiments.benchmark.settings import (
+    CE,
+    CE_FUSED,
+    FUSED,
+    LIGER,
+    LINEAR,
+    NTLOSS,
+    NTLOSS_DEFAULT,
+    OUR_CE,
+    OUR_NTL,
+    PLAIN,
+    REWEIGHED,
+    SHARES,
+    TRAINER,
+    BenchmarkSettings,
+)
 from ntl.losses import CrossEntropy, CrossEntropyWithNTL
 from ntl.losses.functional import cross_entropy, cross_entropy_with_ntl, linear_cross_entropy_with_ntl
 from ntl.numbers import NumberVocabulary
-
-if TYPE_CHECKING:
-    pass
 
 Step = Callable[[], None]
 
@@ -50,34 +63,8 @@ VOCABULARIES = (
     Vocabulary("GPT-2", 50_257, 768, 1024, 512),
     Vocabulary("Qwen", 151_936, 896, 512, 256),
 )
-SHARES = (0.1, 0.6)  # of labels that are number tokens
 GROWTH = (256, 1024, 4096, 16_384)
 LIMIT = 12 * 2**30  # bytes that a measurement may take
-PARTS = ("loss", "head", "growth", "step")
-
-CE = "CE"
-CE_FUSED = "CE, fused"
-PLAIN = "CE + NTL, plain"
-FUSED = "CE + NTL, fused"
-REWEIGHED = "CE + NTL reweighed, fused"
-NTLOSS = "CE + ntloss"
-NTLOSS_DEFAULT = "CE + ntloss, its default (reweighed)"
-LINEAR = "CE + NTL, linear"
-LIGER = "CE, Liger's fused linear"
-TRAINER = "CE, plain Trainer"
-OUR_CE, OUR_NTL = "CE, our default path", "CE + NTL, our default path"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How much is measured. `quick` gives an impression in a minute or two."""
-
-    parts: tuple[str, ...] = PARTS
-    rounds: int = 7
-    quick: bool = False
-
-    def size(self, tokens: int) -> int:
-        return max(64, tokens // 8) if self.quick else tokens
 
 
 # ── Methods ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -172,7 +159,7 @@ def differentiated(loss: Callable[..., Tensor], inputs: Sequence[Tensor], *rest:
     return step
 
 
-def training_steps(family: str, plan: Plan, device: str) -> tuple[dict[str, Step], int, int]:
+def training_steps(family: str, settings: BenchmarkSettings, device: str) -> tuple[dict[str, Step], int, int]:
     """Whole training steps of T5-small or GPT-2 small from scratch, through transformers' Trainer: all with one model,
     batch and optimizer. Returns them with tokens and columns."""
     from transformers import (
@@ -190,12 +177,12 @@ def training_steps(family: str, plan: Plan, device: str) -> tuple[dict[str, Step
     torch.manual_seed(0)
     if family == "T5-small":
         config = T5Config(vocab_size=32_128, decoder_start_token_id=0)  # its own defaults are T5-small
-        rows, length, model = 4 if plan.quick else 16, 16, T5ForConditionalGeneration(config)
+        rows, length, model = 4 if settings.quick else 16, 16, T5ForConditionalGeneration(config)
         inputs = {name: torch.randint(100, 32_000, (rows, 2 * length)) for name in ("input_ids",)}
         inputs["decoder_input_ids"] = torch.randint(100, 32_000, (rows, length))
     else:
         config = GPT2Config()
-        rows, length, model = 1 if plan.quick else 4, 64, GPT2LMHeadModel(config)
+        rows, length, model = 1 if settings.quick else 4, 64, GPT2LMHeadModel(config)
         inputs = {"input_ids": torch.randint(100, 50_000, (rows, length))}
     model.to(device).train()
     labels = labels_of(rows * length, config.vocab_size, 0.6, "cpu").view(rows, length)
@@ -304,17 +291,19 @@ def _status(field: str) -> int:
     return int(re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.M)[1])
 
 
-def measure(plan: Plan, device: str, say: Callable[[str], None] = lambda text: None) -> list[dict[str, Any]]:
-    """Do all that the plan says. Each measurement has part, vocabulary, columns, tokens, numbers, dtype, method,
+def measure(
+    settings: BenchmarkSettings, device: str, say: Callable[[str], None] = lambda text: None
+) -> list[dict[str, Any]]:
+    """Measure what the settings name. Each measurement has part, vocabulary, columns, tokens, numbers, dtype, method,
     seconds (by round) and memory_mib."""
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     measured = []
-    for part in plan.parts:
+    for part in settings.parts:
         for what, methods, cleaner in {"loss": _losses, "head": _heads, "growth": _growth, "step": _steps}[part](
-            plan, device, dtype
+            settings, device, dtype
         ):
             say(", ".join(str(value) for value in what.values()))
-            rounds = min(plan.rounds, what.pop("rounds", plan.rounds))
+            rounds = min(settings.rounds, what.pop("rounds", settings.rounds))
             memory = {}
             for name, step in methods.items():
                 step()  # buffers that libraries make once
@@ -335,30 +324,30 @@ def measure(plan: Plan, device: str, say: Callable[[str], None] = lambda text: N
 Cases = Iterator[tuple[dict[str, Any], dict[str, Step], Callable[[], None]]]
 
 
-def _losses(plan: Plan, device: str, dtype: torch.dtype) -> Cases:
+def _losses(settings: BenchmarkSettings, device: str, dtype: torch.dtype) -> Cases:
     for vocabulary in VOCABULARIES:
         for share in SHARES:
-            yield _loss_case(vocabulary, plan.size(vocabulary.tokens), share, device, dtype)
+            yield _loss_case(vocabulary, settings.size(vocabulary.tokens), share, device, dtype)
 
 
-def _heads(plan: Plan, device: str, dtype: torch.dtype) -> Cases:
+def _heads(settings: BenchmarkSettings, device: str, dtype: torch.dtype) -> Cases:
     for vocabulary in VOCABULARIES:
-        tokens = plan.size(vocabulary.head_tokens)
+        tokens = settings.size(vocabulary.head_tokens)
         yield _head_case(vocabulary, tokens, device, dtype, rounds=3)
 
 
-def _growth(plan: Plan, device: str, dtype: torch.dtype) -> Cases:
+def _growth(settings: BenchmarkSettings, device: str, dtype: torch.dtype) -> Cases:
     vocabulary = VOCABULARIES[0]
-    for tokens in GROWTH[:2] if plan.quick else GROWTH:
+    for tokens in GROWTH[:2] if settings.quick else GROWTH:
         rounds = 5 if tokens <= 1024 else 3 if tokens <= 4096 else 1
         what, methods, cleaner = _loss_case(vocabulary, tokens, 0.6, device, dtype)
         yield what | {"rounds": rounds}, methods, cleaner
         yield _head_case(vocabulary, tokens, device, dtype, rounds=rounds, only=(f"head + {CE}", LINEAR, LIGER))
 
 
-def _steps(plan: Plan, device: str, dtype: torch.dtype) -> Cases:
+def _steps(settings: BenchmarkSettings, device: str, dtype: torch.dtype) -> Cases:
     for family in ("T5-small", "GPT-2 small"):
-        methods, tokens, columns = training_steps(family, plan, device)
+        methods, tokens, columns = training_steps(family, settings, device)
         what = {"vocabulary": family, "columns": columns, "tokens": tokens, "numbers": 0.6, "rounds": 5}
         yield what, methods, lambda: None
 

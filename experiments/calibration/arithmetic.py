@@ -4,7 +4,7 @@ Only the CE arm is trained and only the validation split is looked at. The rule:
 that clear the floor by 0.1 in accuracy and finish within five minutes on one core, the one of highest accuracy.
 """
 
-from experiments.analysis.tables import Table
+from experiments.analysis.table import Table
 
 ADD_OR_SUB = ("t5_nano@1e-3", "t5_nano@5e-4", "t5_nano@2e-3", "gpt2_nano@1e-3")
 RULE = (

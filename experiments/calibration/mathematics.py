@@ -1,6 +1,6 @@
 """Calibration of the experiments on mathematics: which difficulties and learning rate, by CE's validation split."""
 
-from experiments.analysis.tables import EACH, Table
+from experiments.analysis.table import EACH, Table
 from experiments.calibration import rule
 
 EASY = ("easy@1e-3", "easy@5e-4", "easy@2e-3")

@@ -1,6 +1,6 @@
 """Calibration of the experiments on multiplication: operands, model and learning rate, by CE's validation split."""
 
-from experiments.analysis.tables import Table
+from experiments.analysis.table import Table
 from experiments.calibration import rule
 
 METRICS = ("accuracy", "mape", "log_mae")

@@ -1,6 +1,6 @@
 """Calibration of the experiments on rJokes: how much of a joke and which learning rate, by CE's validation split."""
 
-from experiments.analysis.tables import Table
+from experiments.analysis.table import Table
 from experiments.calibration import rule
 
 TABLES = (

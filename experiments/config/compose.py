@@ -28,10 +28,10 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from experiments.config.paths import ROOT, in_repository
 from ntl.settings import EvalSettings, ModelSettings, TrainSettings, with_source
 from ntl.text import did_you_mean, nearest
 
-ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "conf"
 COMPOSED = ROOT / "outputs" / "cache" / "configurations"
 FREE = ("model.architecture.", "train.schedule_options.", "train.fsdp.")  # take keys that no yaml lists
@@ -63,6 +63,7 @@ def register() -> None:
         store.store(group=group, name="schema", node=settings)
     OmegaConf.register_new_resolver("arm_names", lambda arms: ",".join(arms) or "null", replace=True)
     OmegaConf.register_new_resolver("arms_of", lambda name: load_experiment(name).arms, replace=True)
+    OmegaConf.register_new_resolver("in_repository", in_repository, replace=True)
     OmegaConf.register_new_resolver("joined", lambda values: ",".join(map(str, values)), replace=True)
 
 

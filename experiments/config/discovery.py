@@ -1,7 +1,8 @@
-"""Which experiments there are: `conf/experiment/NAME.yaml` with `experiments/NAME.py` beside it, and nothing else.
+"""Which experiments there are: `conf/experiment/NAME.yaml` with `experiments/NAME.py`, and the same in `calibration/`.
 
-A module declares what its experiment shows as `TABLES` and `FIGURES`. The same module serves the experiment at the
-other scales, `gpu/NAME` and `paper/NAME`, which differ in their yaml alone.
+A module declares what its experiment shows as `TABLES` and `FIGURES`, or, where that depends on what was measured, as
+functions `tables(results)` and `figures(results)`. The same module serves the experiment at the other scales,
+`gpu/NAME` and `paper/NAME`, which differ in their yaml alone. Modules in other folders are never taken for experiments.
 """
 
 from __future__ import annotations
@@ -10,19 +11,23 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from experiments.config.compose import ConfigurationError, experiment_names
 from ntl.text import did_you_mean
 
 SCALES = ("gpu", "paper")
+FOLDERS = ("", "calibration")  # those that hold modules of experiments
 _FOLDER = Path(__file__).resolve().parents[1]
 
 
 def module_name(experiment: str) -> str | None:
     """The module that says what an experiment shows, or None."""
-    scale, _, base = experiment.rpartition("/")
-    path = base if scale in SCALES else experiment
-    return f"experiments.{path.replace('/', '.')}" if (_FOLDER / f"{path}.py").exists() else None
+    folder, _, base = experiment.rpartition("/")
+    folder = "" if folder in SCALES else folder
+    if folder not in FOLDERS or base.startswith("_") or not (_FOLDER / folder / f"{base}.py").exists():
+        return None
+    return ".".join(filter(None, ("experiments", folder, base)))
 
 
 def module(experiment: str) -> ModuleType:
@@ -39,6 +44,17 @@ def module(experiment: str) -> ModuleType:
             f"those that do: {', '.join(shown())}"
         )
     return import_module(found)
+
+
+def declared(experiment: str, kind: str, results: Path) -> Sequence[Any]:
+    """What an experiment shows of a kind, "tables" or "figures"; `results` holds what was measured.
+
+    Raises:
+        ConfigurationError: the experiment has no module.
+    """
+    found = module(experiment)
+    make = getattr(found, kind, None)
+    return make(results) if callable(make) else getattr(found, kind.upper(), ())
 
 
 def shown() -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,27 +14,12 @@ from hydra.utils import instantiate as hydra_instantiate
 
 from experiments.config.compose import ConfigurationError, compose
 from ntl import options
-from ntl.settings import EvalSettings, ModelSettings, TrainSettings
 from ntl.text import did_you_mean
 
 if TYPE_CHECKING:
     from data_prep.base import Dataset
     from ntl.encodings import Encoding, TokenizerSource
-    from ntl.losses.objectives import Objective
-    from ntl.runs.tracking import Tracker
-
-
-@dataclass
-class Parts:
-    """What a run is made of; `objective` still takes the number vocabulary, `encoding` a tokenizer's source."""
-
-    model: ModelSettings
-    dataset: Dataset
-    objective: Callable[..., Objective]
-    encoding: Callable[[TokenizerSource], Encoding]
-    train: TrainSettings
-    eval: EvalSettings
-    tracker: Tracker
+    from ntl.runs.execute import Parts
 
 
 def instantiate(config: Mapping[str, Any]) -> Parts:
@@ -49,6 +33,7 @@ def instantiate(config: Mapping[str, Any]) -> Parts:
     from ntl import models
     from ntl.evaluation import answer as evaluation
     from ntl.numbers import NumberVocabulary
+    from ntl.runs.execute import Parts
     from ntl.training import train as training
 
     try:
@@ -100,8 +85,9 @@ def _check_own(config: Mapping[str, Any]) -> None:
     seed = config["seed"]
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise ConfigurationError(f"seed: got {seed!r}, expected an integer of at least 0")
-    if not isinstance(config["retry"], bool):
-        raise ConfigurationError(f"retry: got {config['retry']!r}, expected true or false")
+    for name in ("retry", "force"):
+        if not isinstance(config[name], bool):
+            raise ConfigurationError(f"{name}: got {config[name]!r}, expected true or false")
     for name, path in config["paths"].items():
         if not isinstance(path, str) or not path.strip():
             raise ConfigurationError(f"paths.{name}: got {path!r}, expected the path of a folder")

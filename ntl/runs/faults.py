@@ -1,6 +1,6 @@
-"""Faults of the machine, told by what to do about them: memory that runs out, and disks that are full.
+"""Faults of the machine, recognised in whatever form they come: memory that runs out, and disks that are full.
 
-Torch, the library and the system tell of them in many ways, few of which say what to change.
+Torch, the library and the system report them in many ways.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import re
 import shutil
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # safetensors, which is written in Rust, gives the number of the system's error; torch gives none.
@@ -26,7 +25,13 @@ _ASKED = re.compile(r"tried to allocate ([\d.]+ \w+)|unable to allocate ([\d.]+ 
 
 
 class OutOfMemory(RuntimeError):
-    """The memory of the machine, or of its GPU, does not suffice for a run as it is configured."""
+    """The memory of the machine, or of its GPU, does not suffice for a run as it is configured.
+
+    Attributes:
+        during: what the run was doing, such as "training" or "answering"; None before that.
+    """
+
+    during: str | None = None
 
 
 class DiskFull(OSError):
@@ -34,31 +39,31 @@ class DiskFull(OSError):
 
 
 @contextlib.contextmanager
-def explained(config: Mapping[str, Any], folder: Path) -> Iterator[None]:
+def explained(folder: Path | None, during: str | None = None) -> Iterator[None]:
     """Raise what the block raises, a fault of the machine as `named` gives it, from where it came."""
     try:
         yield
     except Exception as error:
-        fault = named(error, config, folder)
+        fault = named(error, folder, during)
         if fault is error:
             raise
         raise fault.with_traceback(error.__traceback__) from error
 
 
-def named(error: Exception, config: Mapping[str, Any] | None = None, folder: Path | None = None) -> Exception:
+def named(error: Exception, folder: Path | None = None, during: str | None = None) -> Exception:
     """Return the fault that an error tells of, or the error itself if it tells of none.
 
     Args:
-        config: of the run that met it.
-        folder: where that run writes.
+        folder: where the run writes that met it.
+        during: what that run was doing.
     """
-    if type(error).__module__.partition(".")[0] in ("ntl", "data_prep", "experiments"):
+    if type(error).__module__.partition(".")[0] == __name__.partition(".")[0]:
         return error  # it says all already
     for cause in _chain(error):
         if reason := _why_not_written(cause):
             return DiskFull(_disk_full(reason, folder))
         if isinstance(cause, MemoryError) or (isinstance(cause, RuntimeError) and _NO_MEMORY.search(str(cause))):
-            return OutOfMemory(_out_of_memory(error, str(cause), config))
+            return _out_of_memory(str(cause), folder, during)
     return error
 
 
@@ -109,37 +114,10 @@ def _disk_full(reason: str, folder: Path | None) -> str:
     return f"the disk is full, or takes no more of this ({reason}). {where}{again}"
 
 
-def _out_of_memory(error: BaseException, said: str, config: Mapping[str, Any] | None) -> str:
+def _out_of_memory(said: str, folder: Path | None, during: str | None) -> OutOfMemory:
     asked = _ASKED.search(said)
     size = f" ({asked[1] or asked[2]} more were asked for)" if asked else ""
-    if config is None:
-        return f"out of memory{size}"
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    within = {(frame.f_globals.get("__name__"), frame.f_code.co_name) for frame in frames}
-    if ("ntl.evaluation.answer", "answer") in within:
-        return f"out of memory while answering{size}: {_smaller_evaluation(config['eval'])}, with retry=true"
-    if ("ntl.training.train", "train") in within:
-        return f"out of memory while training{size}: {_smaller_training(config['train'])}, with retry=true"
-    return f"out of memory before training{size}: try a smaller model or a machine with more, with retry=true"
-
-
-def _smaller_evaluation(settings: Mapping[str, Any]) -> str:
-    if (rows := settings["batch_size"]) > 1:
-        return f"try a smaller eval.batch_size, such as eval.batch_size={rows // 2} for {rows}"
-    return "try fewer eval.beams, a smaller model, or a machine with more"
-
-
-def _smaller_training(settings: Mapping[str, Any]) -> str:
-    rows, accumulate = settings["batch_size"], settings["accumulate"]
-    ways = []
-    if rows > 1:
-        by = next(factor for factor in range(2, rows + 1) if rows % factor == 0)
-        ways.append(
-            f"a smaller train.batch_size with a larger train.accumulate, such as train.batch_size={rows // by} "
-            f"train.accumulate={accumulate * by}, which leaves a step its {rows * accumulate} rows"
-        )
-    if settings["precision"] == "fp32":
-        ways.append("train.precision=bf16")
-    if settings["loss_implementation"] != "linear" and not settings["fsdp"]:
-        ways.append("train.loss_implementation=linear, where model and loss take it")
-    return "try " + ", or ".join(ways or ["a smaller model or a machine with more"])
+    when = f" while {during}" if during else " before training" if folder else ""
+    fault = OutOfMemory(f"out of memory{when}{size}")
+    fault.during = during
+    return fault

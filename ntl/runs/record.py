@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 RECORD, HISTORY, PREDICTIONS = "record.json", "history.parquet", "predictions.parquet"
 # What a change of which can change a result; other files may be edited without making a record's revision doubtful.
-CODE = ("ntl", "conf", "experiments", "data_prep", "run.py", "pyproject.toml")
+CODE = ("*.py", "*.yaml", "pyproject.toml", ":!tests", ":!docs", ":!.ci")
 PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "safetensors", "numpy", "mathematics-dataset")
 
 _FIELDS: dict[str, type | tuple[type, ...]] = {
@@ -48,7 +48,7 @@ _shown.maxstring = _shown.maxother = 200
 class RecordError(ValueError):
     """A record that cannot be trusted: damaged, incomplete, or written by a later version."""
 
-    AGAIN = "move its folder away (python -m experiments status --repair does so) and start the run again"
+    AGAIN = "move its folder away and start the run again"
 
     def __init__(self, path: Path, problem: str, again: str = AGAIN):
         self.path, self.problem = path, problem

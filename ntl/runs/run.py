@@ -1,8 +1,8 @@
-"""A run: its folders, its state, the lease that one process holds on it, and the record that it ends with.
+"""A run: its folder, its state, the lease that one process holds on it, and the record that it ends with.
 
-run = Run(config, run_id(config, data.fingerprint), "results", "outputs")
+run = Run(config, run_id(config, data.fingerprint), "outputs")
 with run.lease(retry=config["retry"]):        # RunBusy, RunDone: nothing to do here
-    ...                                       # train in run.work, resuming from what lies there
+    ...                                       # train in run.folder, resuming from what lies there
     run.finish(record, history, predictions)
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import shutil
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -46,23 +47,15 @@ class Run:
 
     Attributes:
         id: its identity, see `ntl.runs.identity.run_id`.
-        folder: `<results_root>/runs/<dataset>/<id>/`, where the record goes.
-        work: `<outputs_root>/runs/<dataset>/<id>/`, for checkpoints, logs and the lease; may be deleted when finished.
+        folder: `<outputs>/runs/<dataset>/<id>/`, for the record, the trained model, checkpoints, logs and the lease.
     """
 
-    def __init__(
-        self,
-        config: Mapping[str, Any],
-        run_id: str,
-        results_root: str | Path = "results",
-        outputs_root: str | Path = "outputs",
-    ):
+    def __init__(self, config: Mapping[str, Any], run_id: str, outputs: str | Path = "outputs"):
         dataset = checked_name(config, "dataset")
         if "/" in run_id or "\\" in run_id or not run_id.startswith(f"{dataset}-"):
             raise ValueError(f"run id is {run_id!r}; expected one that run_id() made for the data set {dataset!r}.")
         self.config, self.id = config, run_id
-        self.folder = Path(results_root) / "runs" / dataset / run_id
-        self.work = Path(outputs_root) / "runs" / dataset / run_id
+        self.folder = Path(outputs) / "runs" / dataset / run_id
         self._lease: Lease | None = None
 
     def status(self) -> str:
@@ -74,54 +67,63 @@ class Run:
         status = self._recorded_status()
         if status == "finished":
             return status
-        if is_held(self.work / "lease"):
+        if is_held(self.folder / "lease"):
             return "running"
-        return status or ("interrupted" if self.work.exists() else "missing")
+        return status or ("interrupted" if (self.folder / "lease").exists() else "missing")
 
-    def todo(self, retry: bool = False) -> str:
-        """Return what a sweep would do with this run now: "start", "resume", "retry", "wait" or "skip".
+    def todo(self, retry: bool = False, force: bool = False) -> str:
+        """Return what a sweep would do with this run now: "start", "resume", "retry", "again", "wait" or "skip".
 
-        What is finished is skipped, and so is what has failed, unless `retry`; "wait" is for what runs already.
+        Finished runs are skipped unless `force`, failed ones unless `retry` or `force`; "wait" means that another
+        process runs it already.
         """
         status = self.status()
-        if status == "finished" or (status == "failed" and not retry):
+        if (status == "finished" and not force) or (status == "failed" and not (retry or force)):
             return "skip"
-        return {"failed": "retry", "interrupted": "resume", "running": "wait", "missing": "start"}[status]
+        return {
+            "finished": "again",
+            "failed": "retry",
+            "interrupted": "resume",
+            "running": "wait",
+            "missing": "start",
+        }[status]
 
     @contextlib.contextmanager
-    def lease(self, retry: bool = False, interval: float = HEARTBEAT) -> Iterator[Lease]:
+    def lease(self, retry: bool = False, force: bool = False, interval: float = HEARTBEAT) -> Iterator[Lease]:
         """Hold this run, so that nobody else works on it.
 
         A lease whose process is gone, or on another machine silent for 8 intervals, is taken over, which the log says
         (and `Lease.taken_from`).
 
         Args:
-            retry: work on a run that has failed as well. Its record is set aside into the work folder, so that an
+            retry: work on a run that has failed as well. Its record is set aside as `record-<n>.json`, so that an
                 interrupted retry is resumed like any other run.
+            force: work on a finished or failed run as well. The finished run's record is set aside too, with its
+                history and predictions; training starts from the beginning.
             interval: seconds between heartbeats.
 
         Raises:
             RunBusy: a living process holds it; has the attributes host, pid, age.
-            RunDone: it is finished, or has failed and `retry` is false; asked again here, because another sweep may
-                have done it a moment ago.
+            RunDone: it is finished, or has failed, and neither `retry` nor `force` applies; asked again here, because
+                another sweep may have done it a moment ago.
             RecordError: there is a record, but it is damaged.
         """
-        lease = Lease(self.work / "lease", f"run {self.id}", interval).acquire()
+        lease = Lease(self.folder / "lease", f"run {self.id}", interval).acquire()
         self._lease = lease
         try:
             status = self._recorded_status()
-            if status == "finished":
+            if status == "finished" and not force:
                 raise RunDone(f"run {self.id} is finished; its record is in {self.folder}.")
-            if status == "failed" and not retry:
+            if status == "failed" and not (retry or force):
                 reason = read_record(self.folder)["reason"]
                 raise RunDone(
-                    f"run {self.id} failed before ({reason.get('type')}: {reason.get('message')}). Give retry=true to "
-                    "run it again."
+                    f"run {self.id} failed before ({reason.get('type')}: {reason.get('message')}); it is run again on "
+                    "request."
                 )
-            if status == "failed":
-                self._set_failure_aside()
-            # Says whose work this is while there is no record (`python -m experiments status`).
-            write_atomically(self.work / "config.json", records.to_json(public(self.config)))
+            if status:
+                self._set_aside(status)
+            # Says what is run here while there is no record.
+            write_atomically(self.folder / "config.json", records.to_json(public(self.config)))
             yield lease
         finally:
             self._lease = None
@@ -224,12 +226,20 @@ class Run:
         except FileNotFoundError:
             return None
 
-    def _set_failure_aside(self) -> None:
-        number = len(list(self.work.glob("failed-*.json"))) + 1
-        content = (self.folder / records.RECORD).read_bytes()
-        write_atomically(self.work / f"failed-{number}.json", content)
-        (self.folder / records.RECORD).unlink()
-        log.info("%s: had failed before; tried again.", self.id)
+    def _set_aside(self, status: str) -> None:
+        """Rename the record (and what belongs to it) to `record-<n>.json`; killed at any point, none is lost."""
+        if status == "finished":  # a checkpoint that outlived it would be the end of the new training
+            shutil.rmtree(self.folder / "checkpoints", ignore_errors=True)
+        number = len(list(self.folder.glob("record-*.json"))) + 1
+        tables = [self.folder / name for name in (records.HISTORY, records.PREDICTIONS)]
+        for table in tables:
+            if table.exists():
+                write_atomically(table.with_stem(f"{table.stem}-{number}"), table.read_bytes())
+        path = self.folder / records.RECORD
+        path.rename(path.with_stem(f"{path.stem}-{number}"))
+        for table in tables:
+            table.unlink(missing_ok=True)
+        log.info("%s: had %s before; tried again.", self.id, status)
 
 
 def reason_of(error: BaseException) -> dict[str, str]:

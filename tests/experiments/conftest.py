@@ -6,7 +6,7 @@ import shutil
 import pytest
 from helpers.made_records import FAILED, TRAINED, metrics, scores, write_record
 
-from experiments.analysis.records import collect, load
+from experiments.analysis.records import arm_runs, load
 from experiments.config import compose as configuration
 from experiments.config.compose import load_experiment, run_config
 
@@ -41,4 +41,15 @@ def results(tmp_path, ablation):
 
 @pytest.fixture
 def arms(results, ablation):
-    return collect(ablation, load(results))
+    return arm_runs(ablation, load(results))
+
+
+@pytest.fixture
+def small_benchmark(monkeypatch):
+    """Settings of a benchmark that takes a second, on a tiny vocabulary."""
+    from experiments.benchmark import costs
+    from experiments.benchmark.settings import BenchmarkSettings
+
+    monkeypatch.setattr(costs, "VOCABULARIES", (costs.Vocabulary("tiny", 500, 16, 64, 64),))
+    monkeypatch.setattr(costs, "GROWTH", (16, 32))
+    return BenchmarkSettings(parts=("loss", "head", "growth"), rounds=4)

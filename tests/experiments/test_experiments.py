@@ -6,12 +6,14 @@ import pytest
 from helpers.made_records import write_record
 
 from experiments.analysis.figures import write as draw
-from experiments.analysis.records import ArmRuns, Record, collect, load
-from experiments.analysis.tables import Comparison, Interaction, Table, frame, sections, write
+from experiments.analysis.frame import frame
+from experiments.analysis.records import ArmRuns, Record, arm_runs, load
+from experiments.analysis.rendering import sections, write
+from experiments.analysis.table import Comparison, Interaction, Table
 from experiments.config.compose import load_experiment, run_config
 from experiments.config.discovery import module, shown
 
-COMPUTED = ("landscape",)
+COMPUTED = ("landscape", "runtime")
 TRAINED = [name for name in shown() if not name.startswith(("gpu/", "paper/")) and name not in COMPUTED]
 SPLITS = ("validation", "interpolate", "extrapolate", "test")
 
@@ -185,4 +187,4 @@ def test_records_of_one_run_serve_both_experiments(tmp_path):
     write_record(tmp_path, run_config(mathematics, "ce", 0), scored(MAIN, 0.5))
     records = load(tmp_path)
     for experiment in (mathematics, tokenization):
-        assert list(collect(experiment, records)["ce"].finished) == [0]
+        assert list(arm_runs(experiment, records)["ce"].finished) == [0]

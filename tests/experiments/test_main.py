@@ -6,9 +6,10 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers.made_records import metrics, scores, write_record
 
 from experiments.__main__ import COMMANDS, main
-from experiments.config.discovery import module_name, shown
+from experiments.config.compose import load_experiment, run_config
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,20 +53,49 @@ def test_without_a_command_all_is_made_and_made_again_the_same(results, tmp_path
 
 
 def test_one_experiment_can_be_asked_for_and_shown(results, capsys):
-    assert main(["tables", "ablation", "--show", "--results", str(results)]) == 0
+    outputs = results.parent / "outputs"
+    assert main(["tables", "ablation", "--show", "--results", str(results), "--outputs", str(outputs)]) == 0
+    assert not outputs.exists()
     assert not (results / "tables" / "quickstart.md").exists()
     assert "0.416 ± 0.040" in capsys.readouterr().out
+
+
+def test_own_runs_change_nothing_in_results(results, ablation, tmp_path, capsys):
+    """Their tables and figures go to the outputs and name their sources."""
+    outputs = tmp_path / "outputs"
+    folders = ["--results", str(results), "--outputs", str(outputs)]
+
+    def make():
+        names = ["ablation", "multiplication"] if outputs.exists() else ["ablation"]
+        assert [main([command, *names, *folders]) for command in ("tables", "figures")] == [0, 0]
+
+    make()
+    published = {path: path.read_bytes() for path in results.rglob("*") if path.is_file()}
+    assert not outputs.exists()
+    scored = scores(metrics(0.5, 0.2))
+    write_record(outputs, run_config(ablation, "gce@0.5", 1), scored)
+    write_record(outputs, run_config(load_experiment("multiplication"), "ce", 0), scored)
+    path = write_record(outputs, run_config(ablation, "ce", 0), scored)  # published with another result
+    make()
+    assert published == {path: path.read_bytes() for path in results.rglob("*") if path.is_file()}
+    made = {path.relative_to(outputs).as_posix() for path in outputs.rglob("*") if "runs" not in path.parts}
+    assert {"tables/ablation.md", "tables/ablation.csv", "figures/ablation.png"} <= made
+    assert {"tables/multiplication.md", "figures/multiplication.png"} <= made
+    text = (outputs / "tables" / "ablation.md").read_text()
+    assert "from the records of `experiment=ablation` (25 published; 1 in outputs, not published)" in text
+    assert f"the published ones count: {path.parent.name}." in text
+    assert "(outputs, not published)" in (outputs / "tables" / "multiplication.md").read_text()
+    assert "(published)" in (results / "tables" / "ablation.md").read_text()
+    assert str(outputs / "tables" / "ablation.md") in capsys.readouterr().out
+
+
+def test_a_table_without_records_is_no_result(tmp_path):
+    assert main(["tables", "gsm8k", "--results", str(tmp_path / "r"), "--outputs", str(tmp_path / "o")]) == 0
+    assert not (tmp_path / "r").exists() and (tmp_path / "o" / "tables" / "gsm8k.md").exists()
 
 
 def test_a_damaged_record_is_an_error_that_names_it(results, capsys):
     path = next(results.rglob("record.json"))
     path.write_text("{")
-    assert main(["tables", "--results", str(results)]) == 1
+    assert main(["tables", "--results", str(results), "--outputs", str(results.parent / "outputs")]) == 1
     assert str(path) in capsys.readouterr().err
-
-
-def test_an_experiment_is_a_yaml_with_a_module_of_its_name():
-    assert {"ablation", "quickstart"} <= set(shown())
-    assert module_name("gpu/ablation") == module_name("paper/ablation") == module_name("ablation")
-    assert module_name("calibration/ablation") is None
-    assert module_name("nothing") is None

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.analysis.records import Conflict, Record, Records
-from experiments.benchmark import runtime
+from experiments.benchmark import record as costs
+from experiments.benchmark.settings import PARTS
 from experiments.config.compose import compose
 from ntl.runs.record import RECORD, RecordError, read_history, read_record, read_records
 
@@ -151,11 +152,11 @@ def test_any_record_of_costs_is_read_or_named(tmp_path_factory, measured, data):
     path = folder / "runtime" / "machine.json"
     path.write_bytes(data.draw(contents(measured)))
     try:
-        records = runtime.load(folder)
+        records = costs.load(folder)
     except RecordError as error:
         assert str(error).startswith(str(path)) and len(str(error)) < 2000
         return
     for record in records.values():
-        for part in runtime.PARTS:
-            for rows in runtime.groups(record, part):
-                assert all(runtime.ratios(row, rows[0]) for row in rows)
+        for part in PARTS:
+            for rows in costs.groups(record, part):
+                assert all(costs.ratios(row, rows[0]) for row in rows)

@@ -25,7 +25,7 @@ LOADED = [
     "experiments.config.instantiate",
     "ntl.evaluation.answer",
 ]
-LOADED += ["ntl.evaluation.baselines", "ntl.predict", "ntl.training.train"]
+LOADED += ["ntl.evaluation.baselines", "ntl.predict", "ntl.runs.execute", "ntl.training.train"]
 # What changes files, by the name under which Python tells its audit hooks of it; all of it in the moment before.
 CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.truncate", "shutil.rmtree")
 

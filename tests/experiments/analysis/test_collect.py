@@ -31,7 +31,7 @@ def contents(folder):
 
 
 def collect(home, *folders):
-    return main(["collect", *map(str, folders), "--results", str(home)])
+    return main(["collect", *map(str, folders), "--outputs", str(home)])
 
 
 def test_new_records_are_copied_and_known_ones_passed_over(machine, capsys):
@@ -46,10 +46,11 @@ def test_new_records_are_copied_and_known_ones_passed_over(machine, capsys):
         assert read_predictions(path.parent)["text"].tolist() == ["7"]
 
 
-def test_a_checkout_is_as_good_as_its_results_folder(machine, tmp_path):
-    machine("checkout/results", "ce")
+@pytest.mark.parametrize("name", ["outputs", "results"])
+def test_a_checkout_is_as_good_as_the_folder_in_it(name, machine, tmp_path):
+    machine(f"checkout/{name}", "ce")
     assert collect(tmp_path / "home", tmp_path / "checkout") == 0
-    assert contents(tmp_path / "home") == contents(tmp_path / "checkout" / "results")
+    assert contents(tmp_path / "home") == contents(tmp_path / "checkout" / name)
 
 
 def test_another_record_of_the_same_run_is_told_and_the_rest_collected(machine, capsys):
@@ -99,5 +100,5 @@ def test_what_arrives_damaged_is_not_taken(part, machine, tmp_path, capsys):
 def test_a_folder_without_records_is_an_error(machine, tmp_path, capsys):
     assert collect(tmp_path / "home", tmp_path / "nothing") == 2
     assert f"got the folder {tmp_path / 'nothing'}, which holds no records" in capsys.readouterr().err
-    assert main(["collect", "--results", str(tmp_path / "home")]) == 2
+    assert main(["collect", "--outputs", str(tmp_path / "home")]) == 2
     assert not (tmp_path / "home").exists()

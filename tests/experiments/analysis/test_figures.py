@@ -6,8 +6,8 @@ from helpers.made_records import TRAINED
 
 from experiments.ablation import FIGURES, MAIN
 from experiments.analysis.figures import LINES, draw, write
-from experiments.analysis.records import collect, load
-from experiments.analysis.tables import frame
+from experiments.analysis.frame import frame
+from experiments.analysis.records import arm_runs, load
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_constants_the_papers_values_and_missing_arms_show(numbers, ablation):
 
 
 def test_an_empty_sweep_has_a_figure_too(tmp_path, ablation):
-    nothing = frame(MAIN, "ablation", collect(ablation, load(tmp_path)))
+    nothing = frame(MAIN, "ablation", arm_runs(ablation, load(tmp_path)))
     assert len(draw(FIGURES[0], nothing, "ablation").axes[0].texts) == len(ablation.arms)
 
 

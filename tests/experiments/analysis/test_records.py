@@ -5,7 +5,7 @@ import copy
 import pytest
 from helpers.made_records import metrics, scores, write_record
 
-from experiments.analysis.records import Conflict, RecordError, collect, load
+from experiments.analysis.records import Conflict, RecordError, arm_runs, disputed, from_where, load
 from experiments.config.compose import compose, run_config
 from ntl.runs.run import ALGORITHM_VERSION
 
@@ -41,27 +41,27 @@ def test_a_run_belongs_to_no_experiment(results, ablation):
 def test_an_experiment_finds_a_run_that_another_command_made(tmp_path, ablation):
     changed = [f"train.steps={run_config(ablation, 'ce', 0)['train']['steps'] + 1}"]
     write_record(tmp_path, compose(["experiment=ablation", "arm=ce", "seed=0", *changed]), SCORES)
-    assert not collect(ablation, load(tmp_path))["ce"].finished
+    assert not arm_runs(ablation, load(tmp_path))["ce"].finished
     write_record(tmp_path, compose(["experiment=ablation", "arm=ce", "seed=0", "paths.data=x", "logger=none"]), SCORES)
-    assert list(collect(ablation, load(tmp_path))["ce"].finished) == [0]
+    assert list(arm_runs(ablation, load(tmp_path))["ce"].finished) == [0]
 
 
 def test_two_records_of_one_arm_and_seed_are_an_error_that_names_both(tmp_path, ablation):
     config = run_config(ablation, "ce", 1)
     paths = [write_record(tmp_path, config, SCORES, data=data) for data in ("one", "other")]
     with pytest.raises(Conflict, match="computed on different data") as error:
-        collect(ablation, load(tmp_path))
+        arm_runs(ablation, load(tmp_path))
     assert all(str(path.parent) in str(error.value) for path in paths)
 
 
 def test_an_old_algorithm_version_is_told_from_a_missing_run(tmp_path, ablation):
     config = run_config(ablation, "ce", 1)
     write_record(tmp_path, config, SCORES, algorithm_version=ALGORITHM_VERSION - 1)
-    runs = collect(ablation, load(tmp_path))["ce"]
+    runs = arm_runs(ablation, load(tmp_path))["ce"]
     assert (list(runs.outdated), list(runs.finished)) == ([1], [])
     assert 1 in runs.missing
     write_record(tmp_path, config, SCORES)
-    runs = collect(ablation, load(tmp_path))["ce"]
+    runs = arm_runs(ablation, load(tmp_path))["ce"]
     assert (list(runs.outdated), list(runs.finished)) == ([], [1])
 
 
@@ -80,6 +80,23 @@ def test_a_record_that_this_version_does_not_understand_is_named(results):
     with pytest.raises(RecordError, match="means nothing to this version") as error:
         load(results)
     assert str(path) in str(error.value)
+
+
+def test_a_run_in_both_places_counts_as_published(tmp_path, ablation):
+    config = run_config(ablation, "ce", 0)
+    results, outputs = tmp_path / "results", tmp_path / "outputs"
+    write_record(outputs, config, SCORES)
+    (record,) = load(results, outputs)
+    assert not record.published and from_where(arm_runs(ablation, load(results, outputs))) == "outputs, not published"
+    write_record(results, config, SCORES)
+    (record,) = load(results, outputs)
+    assert record.published and not record.disputed and record.path.is_relative_to(results)
+    write_record(outputs, config, scores(metrics(0.6, 0.2)))
+    (record,) = load(results, outputs)
+    assert record.published and record.disputed
+    assert record.value("trained", "interpolate", "accuracy") == 0.5
+    assert disputed(arm_runs(ablation, load(results, outputs))) == [record.id]
+    assert not any(record.disputed for record in load(results))
 
 
 def test_no_results_folder_is_no_records(tmp_path):

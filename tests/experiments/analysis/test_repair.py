@@ -1,5 +1,7 @@
 """Damaged records are named by every command, and set aside on request."""
 
+import shutil
+
 import pytest
 from helpers.made_records import add_answers
 
@@ -57,12 +59,15 @@ def test_a_file_that_is_not_what_the_record_says_counts_as_damage(results, capsy
     record_property("faults", 1)
 
 
-def test_what_a_living_process_holds_is_left(damaged, results, capsys, record_property):
+def test_what_a_living_process_holds_is_left(damaged, results, tmp_path, capsys, record_property):
     dataset = damaged.parent.name
     config = {"dataset": {"name": dataset}, "model": {"name": "m"}, "loss": {"name": "l"}, "seed": 0}
-    run = Run(config, damaged.name, results / "elsewhere", results / "outputs")
-    with run.lease():
-        assert experiments(results, "status", "ablation", "--repair") == 1
+    other = Run(config, damaged.name, tmp_path / "other")
+    with other.lease():  # a run cannot be taken up whose record is damaged: it is damaged afterwards
+        shutil.copytree(other.folder / "lease", damaged / "lease")
+        assert (
+            main(["status", "ablation", "--repair", "--outputs", str(results), "--results", str(tmp_path / "x")]) == 1
+        )
     assert "a process is at work on this run" in capsys.readouterr().err
     assert (damaged / "record.json").exists()
     record_property("faults", 1)

@@ -18,13 +18,13 @@ def outputs(tmp_path):
     return tmp_path / "outputs"
 
 
-def begin(config, results, outputs):
+def begin(config, outputs):
     """A run as a process holds it that has just taken it up."""
-    return Run(config, run_id(config, "data"), results, outputs)
+    return Run(config, run_id(config, "data"), outputs)
 
 
 def states(results, outputs, ablation):
-    return survey(ablation, load(results), outputs)
+    return survey(ablation, load(results, outputs), outputs)
 
 
 def test_every_arm_and_seed_has_a_state(results, outputs, ablation):
@@ -35,7 +35,7 @@ def test_every_arm_and_seed_has_a_state(results, outputs, ablation):
 
 
 def test_a_run_in_work_is_running_and_one_left_behind_interrupted(results, outputs, ablation):
-    run = begin(run_config(ablation, "ntl_was@2.0", 4), results, outputs)
+    run = begin(run_config(ablation, "ntl_was@2.0", 4), outputs)
     with run.lease():
         assert states(results, outputs, ablation)["ntl_was@2.0"][4].name == "running"
         assert states(results, outputs, ablation)["ntl_was@2.0"][3].name == "missing"
@@ -61,6 +61,12 @@ def test_totals_reasons_and_the_commands_for_the_rest(results, outputs, ablation
     assert lines[1].startswith("  failed: ntl_mae@0.3, seed 3: FloatingPointError: loss is NaN at step 120")
     assert lines[2] == "  to run the rest: python run.py -m experiment=ablation"
     assert lines[3] == "  to run the failed again: python run.py -m experiment=ablation arm=ntl_mae@0.3 retry=true"
+
+
+def test_runs_that_are_not_published_are_counted_apart(results, outputs, ablation):
+    write_record(outputs, run_config(ablation, "gce@2", 0), {})
+    lines = summary(ablation, states(results, outputs, ablation))
+    assert lines[0].startswith(f"ablation: 25 of {len(ablation.arms) * 5} runs finished (1 in outputs, not published),")
 
 
 def test_plain_lines_without_a_terminal_and_a_table_with_one(results, outputs):

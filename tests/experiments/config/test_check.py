@@ -34,7 +34,7 @@ FINE = {
     "dataset.sha256.dev dataset.sha256.test loss.sigma loss.squash loss.encoding_options.decimals train.eval_examples "
     "train.gradient_norms_every train.threads eval.examples logger.entity logger.group arm",
     "true": f"{TEXTS} dataset.both dataset.marks loss.reweigh loss.encoding_options.log "
-    "loss.encoding_options.standardise train.keep_best eval.untrained retry",
+    "loss.encoding_options.standardise train.keep_best eval.untrained retry force",
 }
 FINE = {value: set(keys.split()) for value, keys in FINE.items()}
 ROW_LIMITS = {f"dataset.{split}_size" for split in ("train", "validation", "test")}  # rjokes: null for all
@@ -107,6 +107,7 @@ def test_no_unknown_option_gets_through(choices):
             "train.loss_implementation: got 'linear' with train.fsdp, expected auto, plain or fused",
         ),
         (["retry=1"], "retry: got 1, expected true or false"),
+        (["force=1"], "force: got 1, expected true or false"),
         (["seed=true"], "seed: got True, expected an integer"),
     ],
 )

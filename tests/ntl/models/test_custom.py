@@ -159,7 +159,7 @@ def run_config(folder, root, *overrides):
 
 
 def record(root):
-    (path,) = (root / "results").rglob("record.json")
+    (path,) = (root / "outputs").rglob("record.json")
     return json.loads(path.read_text())
 
 

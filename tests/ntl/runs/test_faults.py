@@ -12,15 +12,9 @@ import torch
 from safetensors.torch import save_file
 
 from data_prep.base import DataError
-from ntl.evaluation import answer as evaluation
 from ntl.runs import faults
-from ntl.runs.run import RecordNotWritten, reason_of
-from ntl.training import train as training
+from ntl.runs.run import RecordNotWritten
 
-CONFIG = {
-    "train": {"batch_size": 64, "accumulate": 2, "precision": "fp32", "loss_implementation": "auto", "fsdp": {}},
-    "eval": {"batch_size": 256},
-}
 CUDA = (
     "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.2 GiB is free."
 )
@@ -53,19 +47,12 @@ WRITERS = {
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 def test_whoever_writes_a_full_disk_is_told(write, tmp_path, record_property):
     folder = tmp_path / "not made yet"
-    explained = faults.explained(CONFIG, folder)
+    explained = faults.explained(folder)
     with pytest.raises(faults.DiskFull, match="the disk is full") as error, explained, little_disk():
         write(tmp_path / "file")
     assert f"{folder} lies on a disk with " in str(error.value) and "iB free" in str(error.value)
     assert "the same command again: it goes on from the last checkpoint" in str(error.value)
     record_property("faults", 1)
-
-
-def raiser(module, name, raised):
-    """A function that seems to be of this name in this module."""
-    scope = {"__name__": module, "raised": raised}
-    exec(f"def {name}():\n    raise raised", scope)
-    return scope[name]
 
 
 NO_MEMORY = {
@@ -76,44 +63,20 @@ NO_MEMORY = {
 
 
 @pytest.mark.parametrize(("raised", "size"), NO_MEMORY.values(), ids=NO_MEMORY)
-def test_a_lack_of_memory_says_what_to_change(raised, size, record_property):
-    said = {}
-    for function in (training.train, evaluation.answer, reason_of):
-        with pytest.raises(faults.OutOfMemory) as error, faults.explained(CONFIG, None):
-            raiser(function.__module__, function.__name__, raised.with_traceback(None))()
-        said[function.__name__] = str(error.value)
-        assert error.value.__cause__ is raised
-    assert said["train"].startswith(f"out of memory while training{size}: try a smaller train.batch_size")
-    assert "train.batch_size=32 train.accumulate=4, which leaves a step its 128 rows" in said["train"]
-    assert "train.precision=bf16" in said["train"] and "train.loss_implementation=linear" in said["train"]
-    assert said["answer"].startswith(f"out of memory while answering{size}: try a smaller eval.batch_size")
-    assert said["reason_of"].startswith(f"out of memory before training{size}: try a smaller model")
-    record_property("faults", 3)
-
-
-@pytest.mark.parametrize("make", [lambda: torch.zeros(10**15), lambda: np.zeros(10**15), lambda: bytearray(10**17)])
-def test_the_libraries_lack_of_memory_is_known(make, record_property):
-    with pytest.raises(faults.OutOfMemory, match="before training"), faults.explained(CONFIG, None):
-        make()
+@pytest.mark.parametrize("during", ["training", "answering", None])
+def test_a_lack_of_memory_says_when(during, raised, size, tmp_path, record_property):
+    with pytest.raises(faults.OutOfMemory) as error, faults.explained(tmp_path), faults.explained(tmp_path, during):
+        raise raised
+    assert str(error.value) == f"out of memory {f'while {during}' if during else 'before training'}{size}"
+    assert error.value.during == during and error.value.__cause__ is raised
     record_property("faults", 1)
 
 
-@pytest.mark.parametrize(
-    ("settings", "advice"),
-    [
-        ({"batch_size": 7}, "train.batch_size=1 train.accumulate=14"),
-        ({"batch_size": 9}, "train.batch_size=3 train.accumulate=6"),
-        ({"batch_size": 1}, ": try train.precision=bf16, or train.loss_implementation=linear"),
-        ({"batch_size": 1, "precision": "bf16"}, ": try train.loss_implementation=linear"),
-        ({"batch_size": 1, "precision": "bf16", "loss_implementation": "linear"}, ": try a smaller model"),
-        ({"batch_size": 1, "precision": "fp16", "fsdp": {"version": 2}}, ": try a smaller model"),
-    ],
-)
-def test_only_what_can_be_changed_is_advised(settings, advice):
-    config = CONFIG | {"train": CONFIG["train"] | settings}
-    with pytest.raises(faults.OutOfMemory) as error, faults.explained(config, None):
-        raiser("ntl.training.train", "train", MemoryError())()
-    assert advice in str(error.value)
+@pytest.mark.parametrize("make", [lambda: torch.zeros(10**15), lambda: np.zeros(10**15), lambda: bytearray(10**17)])
+def test_the_libraries_lack_of_memory_is_known(make, tmp_path, record_property):
+    with pytest.raises(faults.OutOfMemory, match="before training"), faults.explained(tmp_path):
+        make()
+    record_property("faults", 1)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +92,7 @@ def test_only_what_can_be_changed_is_advised(settings, advice):
 )
 def test_other_errors_stay_what_they_are(error, tmp_path):
     assert faults.named(error) is error
-    with pytest.raises(type(error)) as raised, faults.explained(CONFIG, tmp_path):
+    with pytest.raises(type(error)) as raised, faults.explained(tmp_path):
         raise error
     assert raised.value is error
 

@@ -75,7 +75,13 @@ SAME = {
     "an implementation": {"eval__batch_size": 7},
     "a function's unmarked schedule": {"train__log_every": 99},
     "the logger": {"logger": {"_target_": "ntl.runs.tracking.WandbTracker", "project": "x"}},
-    "paths, arm, experiment, retry": {"paths__results": "/x", "arm": "ce", "experiment": "ablation", "retry": True},
+    "paths, arm, experiment, retry, force": {
+        "paths__results": "/x",
+        "arm": "ce",
+        "experiment": "ablation",
+        "retry": True,
+        "force": True,
+    },
 }
 DIFFERENT = {
     "seed": {"seed": 1},

@@ -50,27 +50,28 @@ PREDICTIONS = [{"split": "interpolate", "state": "trained", "index": 0, "text": 
 
 @pytest.fixture
 def run(tmp_path):
-    return Run(CONFIG, run_id(CONFIG, "f"), tmp_path / "results", tmp_path / "outputs")
+    return Run(CONFIG, run_id(CONFIG, "f"), tmp_path / "outputs")
 
 
 def files(run):
-    return sorted(path.name for path in run.folder.iterdir()) if run.folder.exists() else []
+    """What a run has written, but for the lease and the configuration that say who is at work."""
+    found = (path.name for path in run.folder.iterdir()) if run.folder.exists() else ()
+    return sorted(name for name in found if name not in ("lease", "config.json"))
 
 
 def start(code: str, run: Run, **options) -> subprocess.Popen:
     """Start Python in another process, with `run`, CONFIG and the other things of this module at hand."""
     head = (
         f"import sys, time, os\nsys.path[:0] = [{str(ROOT)!r}]\nfrom tests.ntl.runs.test_run import *\n"
-        f"run = Run(CONFIG, {run.id!r}, {str(run.folder.parents[2])!r}, {str(run.work.parents[2])!r})\n"
+        f"run = Run(CONFIG, {run.id!r}, {str(run.folder.parents[2])!r})\n"
     )
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT} | options
     return subprocess.Popen([sys.executable, "-c", head + code], **options)
 
 
 def test_folders_follow_the_layout(run, tmp_path):
-    assert run.folder == tmp_path / "results" / "runs" / "arithmetic" / run.id
-    assert run.work == tmp_path / "outputs" / "runs" / "arithmetic" / run.id
-    assert not (tmp_path / "results").exists()
+    assert run.folder == tmp_path / "outputs" / "runs" / "arithmetic" / run.id
+    assert not (tmp_path / "outputs").exists()
 
 
 @pytest.mark.parametrize("name", ["../../x", "arithmetic-/../../x", "other-t5_nano-ce-s0-12345678", ""])
@@ -121,15 +122,32 @@ def test_a_failed_run_says_why_and_is_tried_again_only_on_request(run):
     assert record["reason"]["where"].startswith("tests/ntl/runs/test_run.py:")
     assert record["notes"] == ["at step 3"]
     assert (run.status(), run.todo(), run.todo(retry=True)) == ("failed", "skip", "retry")
-    with pytest.raises(RunDone, match=r"JSONDecodeError.*retry=true"), run.lease():
+    with pytest.raises(RunDone, match=r"JSONDecodeError.*on request"), run.lease():
         pytest.fail("a failed run was begun again")
     assert run.status() == "failed"
     with run.lease(retry=True):
         assert run.status() == "running"
     assert run.status() == "interrupted"  # not failed: whoever interrupts a retry can resume it
-    assert json.loads((run.work / "failed-1.json").read_text())["reason"] == record["reason"]
+    assert json.loads((run.folder / "record-1.json").read_text())["reason"] == record["reason"]
     run.finish(RECORD, HISTORY, PREDICTIONS)
     assert run.status() == "finished"
+
+
+def test_a_finished_run_is_trained_again_by_force_and_its_record_is_kept(run):
+    with run.lease():
+        first = run.finish(RECORD, HISTORY, PREDICTIONS)
+    (run.folder / "checkpoints" / "checkpoint-2").mkdir(parents=True)  # left by a kill just after the record
+    before = {name: (run.folder / name).read_bytes() for name in ("record.json", "history.parquet")}
+    assert (run.todo(), run.todo(retry=True), run.todo(force=True)) == ("skip", "skip", "again")
+    with pytest.raises(KeyboardInterrupt), run.lease(force=True):
+        assert not (run.folder / "checkpoints").exists()
+        raise KeyboardInterrupt
+    assert (run.status(), run.todo()) == ("interrupted", "resume")
+    with run.lease():
+        second = run.finish({**RECORD, "timings": {"train": 2}}, HISTORY, PREDICTIONS)
+    assert second["timings"] != first["timings"] and read_record(run.folder) == second
+    assert (run.folder / "record-1.json").read_bytes() == before["record.json"]
+    assert (run.folder / "history-1.parquet").read_bytes() == before["history.parquet"]
 
 
 def test_a_reason_names_no_one(run, monkeypatch):
@@ -161,7 +179,7 @@ def test_a_finished_record_is_never_overwritten(run):
 
 
 def test_equal_content_gives_equal_bytes(run, tmp_path):
-    other = Run(CONFIG, run.id, tmp_path / "elsewhere", tmp_path / "outputs")
+    other = Run(CONFIG, run.id, tmp_path / "elsewhere")
     for one in (run, other):
         one.finish({**RECORD, "environment": {}, "code": {}}, iter(HISTORY), reversed(PREDICTIONS))
     for name in files(run):
@@ -189,7 +207,7 @@ def test_wrong_metrics_are_refused_before_anything_is_written(run):
 
 def test_whoever_lost_the_lease_writes_nothing(run, monkeypatch):
     with run.lease() as lease:
-        (run.work / "lease" / f"{lease._number + 1:06d}.json").write_text("{}")
+        (run.folder / "lease" / f"{lease._number + 1:06d}.json").write_text("{}")
         with pytest.raises(LeaseLost):
             run.finish(RECORD, HISTORY, PREDICTIONS)
         with pytest.raises(LeaseLost):

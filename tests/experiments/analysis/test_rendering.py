@@ -1,6 +1,5 @@
-"""The numbers of a table, and that every rendering shows them."""
+"""Every rendering of a table shows its numbers."""
 
-import dataclasses
 import io
 import re
 
@@ -8,61 +7,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from helpers.made_records import TRAINED, metrics, scores, write_record
-from scipy import stats
+from helpers.table_cells import cell, row
 
 from experiments.ablation import MAIN, TABLES
-from experiments.analysis.records import Conflict, collect, load
-from experiments.analysis.tables import (
-    EACH,
-    Comparison,
-    Table,
-    frame,
-    number,
-    sections,
-    to_csv,
-    to_latex,
-    to_markdown,
-    write,
-)
+from experiments.analysis.frame import frame
+from experiments.analysis.records import arm_runs, load
+from experiments.analysis.rendering import decimal, interval, number, sections, to_csv, to_latex, to_markdown, write
+from experiments.analysis.statistics import Paired
+from experiments.analysis.table import EACH, Table
 from experiments.config.compose import run_config
 
 ACCURACY = {arm: np.array([accuracy for accuracy, _ in by_seed]) for arm, by_seed in TRAINED.items()}
-
-
-def cell(numbers, row, metric="accuracy", split="interpolate", baseline=None, group="all"):
-    found = numbers[
-        (numbers["row"] == row)
-        & (numbers["metric"] == metric)
-        & (numbers["split"] == split)
-        & (numbers["group"] == group)
-        & (numbers["baseline"] == baseline if baseline else numbers["kind"] != "comparison")
-    ]
-    assert len(found) == 1
-    return found.iloc[0]
-
-
-def row(table, numbers, name, section=0):
-    _, _, rows = sections(table, numbers)[section]
-    (found,) = [cells for cells in rows if cells[0] == name]
-    return found
-
-
-def test_a_cell_is_mean_and_deviation_over_seeds(arms):
-    found = cell(frame(MAIN, "ablation", arms), "ce")
-    assert found["mean"] == pytest.approx(ACCURACY["ce"].mean())
-    assert found["sd"] == pytest.approx(ACCURACY["ce"].std(ddof=1))
-    assert (found["n"], found["seeds"], found["failed"]) == (5, 5, 0)
-    assert pd.isna(found["difference"])
-
-
-def test_a_difference_is_paired_by_seed(arms):
-    found = cell(frame(MAIN, "ablation", arms), "ntl_was@0.3")
-    test = stats.ttest_rel(ACCURACY["ntl_was@0.3"], ACCURACY["ce"])
-    interval = test.confidence_interval(0.95)
-    assert found["difference"] == pytest.approx(0.032)
-    assert (found["ci_low"], found["ci_high"]) == (pytest.approx(interval.low), pytest.approx(interval.high))
-    assert found["p"] == pytest.approx(test.pvalue)
-    assert found["pairs"] == 5
 
 
 def test_an_arm_that_equals_the_baseline_differs_by_exactly_nothing(arms):
@@ -133,7 +88,7 @@ def test_modules_have_a_section_each(tmp_path, ablation):
         state["interpolate"] |= {"second": metrics(0.7, 0.2), "first": metrics(0.3, 0.2)}
     write_record(tmp_path, run_config(ablation, "ce", 0), scored)
     table = Table("Modules", ("interpolate",), ("accuracy",), "ce", groups=EACH)
-    numbers = frame(table, "ablation", collect(ablation, load(tmp_path)))
+    numbers = frame(table, "ablation", arm_runs(ablation, load(tmp_path)))
     assert [heading for heading, _, _ in sections(table, numbers)] == ["Interpolation: first", "Interpolation: second"]
     assert cell(numbers, "ce", group="second")["mean"] == 0.7
 
@@ -142,30 +97,8 @@ def test_an_undefined_metric_is_counted_out_and_said(tmp_path, ablation):
     for seed, value in enumerate([0.9, None, 0.8]):
         write_record(tmp_path, run_config(ablation, "ce", seed), scores(metrics(0.5, 0.2, pearson=value)))
     table = Table("Correlation", ("interpolate",), ("pearson",), "ce")
-    numbers = frame(table, "ablation", collect(ablation, load(tmp_path)))
+    numbers = frame(table, "ablation", arm_runs(ablation, load(tmp_path)))
     assert row(table, numbers, "ce")[1:3] == ["3 of 5", "0.850 ± 0.071 (n = 2)"]
-
-
-def test_records_on_different_data_are_not_compared(tmp_path, ablation):
-    write_record(tmp_path, run_config(ablation, "ce", 0), scores(metrics(0.5, 0.2)), data="one")
-    write_record(tmp_path, run_config(ablation, "gce@1", 0), scores(metrics(0.5, 0.2)), data="other")
-    with pytest.raises(Conflict, match="different data"):
-        frame(MAIN, "ablation", collect(ablation, load(tmp_path)))
-
-
-def test_constants_that_contradict_one_another_are_an_error(tmp_path, ablation):
-    write_record(tmp_path, run_config(ablation, "ce", 0), scores(metrics(0.5, 0.2)))
-    odd = scores(metrics(0.5, 0.2))
-    odd["median"]["interpolate"]["all"]["accuracy"] = 0.5
-    write_record(tmp_path, run_config(ablation, "gce@1", 0), odd)
-    with pytest.raises(Conflict, match="constant 'median'"):
-        frame(MAIN, "ablation", collect(ablation, load(tmp_path)))
-
-
-def test_a_table_that_names_an_unknown_arm_says_so(arms):
-    table = dataclasses.replace(MAIN, comparisons=(Comparison("ntl_wsa@0.3", "ce", "a slip"),))
-    with pytest.raises(ValueError, match=r"ntl_wsa@0\.3.*ablation\.yaml has the arms ce, "):
-        frame(table, "ablation", arms)
 
 
 def test_the_csv_holds_every_number_of_the_frame(arms):
@@ -195,8 +128,8 @@ def test_every_shown_number_stands_in_each_rendering(arms):
 
 def test_writing_again_changes_no_byte(results, ablation, tmp_path):
     for table in TABLES:
-        first = write(table, "ablation", collect(ablation, load(results)), tmp_path / "first")
-        second = write(table, "ablation", collect(ablation, load(results)), tmp_path / "second")
+        first = write(table, "ablation", arm_runs(ablation, load(results)), tmp_path / "first")
+        second = write(table, "ablation", arm_runs(ablation, load(results)), tmp_path / "second")
         assert [p.name for p in first] == [p.name for p in second]
         for one, other in zip(first, second, strict=True):
             assert one.read_bytes() == other.read_bytes()
@@ -224,3 +157,12 @@ def test_the_files_of_another_scale_lie_in_a_folder_of_their_own(arms, tmp_path)
 )
 def test_numbers_in_print(value, text):
     assert number(value) == text
+
+
+def test_a_decimal_has_a_true_minus_and_no_negative_zero():
+    assert (decimal(-1.25, 1), decimal(-0.001, 2, sign=True), decimal(2, 2, sign=True)) == ("−1.2", "+0.00", "+2.00")
+
+
+def test_a_difference_and_its_interval_have_the_same_places():
+    assert interval(Paired(2.0, -8.0, 12.0, 0.5, 0.5, 3)) == "+2.00 [−8.00, +12.00]"
+    assert interval(Paired(2.0, None, None, None, None, 1)) == "+2.000"

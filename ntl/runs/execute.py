@@ -1,0 +1,220 @@
+"""Executing a run: train, answer, score, record.
+
+Everything that a run needs is given as objects; how they were configured is not known here.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from ntl import data as layouts
+from ntl import distributed, models, predict
+from ntl.evaluation import answer as evaluation
+from ntl.evaluation.baselines import trivial_answers
+from ntl.quiet import quiet_libraries
+from ntl.runs import faults, tracking
+from ntl.runs.lease import LeaseLost
+from ntl.runs.run import RecordNotWritten, Run, reason_of
+from ntl.settings import EvalSettings, ModelSettings, TrainSettings
+from ntl.training import train as training
+from ntl.training.stopping import Stopped
+
+if TYPE_CHECKING:
+    from ntl.data import Row
+    from ntl.encodings import Encoding, TokenizerSource
+    from ntl.losses.objectives import Objective
+    from ntl.runs.tracking import Tracker
+
+log = logging.getLogger(__name__)
+
+
+class Dataset(Protocol):
+    """What a run asks of a data set: what its answers are ("number" or "text"), and its test splits."""
+
+    answers: str
+    test_splits: Sequence[str]
+
+
+class Prepared(Protocol):
+    """Prepared data on disk."""
+
+    fingerprint: str
+    splits: Sequence[str]
+    manifest: Mapping[str, Any]  # with sizes, and files with their sha256
+
+    def rows(self, split: str) -> Sequence[Row]: ...
+
+
+@dataclass
+class Parts:
+    """What a run is made of; `objective` still takes the number vocabulary, `encoding` a tokenizer's source."""
+
+    model: ModelSettings
+    dataset: Dataset
+    objective: Callable[..., Objective]
+    encoding: Callable[[TokenizerSource], Encoding]
+    train: TrainSettings
+    eval: EvalSettings
+    tracker: Tracker
+
+
+def execute_or_fail(parts: Parts, prepared: Prepared, run: Run) -> None:
+    """Execute a run whose lease is held; one that cannot go on is recorded as failed with its reason.
+
+    Raises:
+        Exception: whatever ended the run, also where that has been recorded; faults of the machine as `faults` names
+            them.
+    """
+    try:
+        with faults.explained(run.folder):
+            execute(parts, prepared, run)
+    except (faults.DiskFull, RecordNotWritten, LeaseLost, models.NotAvailable) as error:
+        # Nothing can be recorded, or it is another process's to record, or another time there is room, or the model.
+        log.error("%s: not recorded: %s", run.id, error)
+        raise
+    except (Exception, Stopped) as error:
+        if not distributed.is_first():
+            if not isinstance(error, Stopped):
+                distributed.tell(reason_of(error))
+            raise
+        reason = distributed.told() if distributed.size() > 1 else None
+        if reason is None and isinstance(error, Stopped):
+            raise
+        if reason is None and distributed.lost(error):
+            raise ConnectionError(
+                f"another process of {run.id} has ended; the same command goes on from the last checkpoint"
+            ) from error
+        run.fail(reason or error)
+        log.error("%s: failed: %s", run.id, reason["message"] if reason else error)
+        raise
+
+
+def execute(parts: Parts, prepared: Prepared, run: Run) -> None:
+    """Train, answer, score, record.
+
+    Args:
+        run: gives the seed and the folder, and takes the record; only the first of several processes writes.
+    """
+    quiet_libraries()
+    seed = run.config["seed"]
+    rows = {split: prepared.rows(split) for split in prepared.splits}
+    tests = {split: rows[split][: parts.eval.examples] for split in ("validation", *parts.dataset.test_splits)}
+
+    # Numbers, model and loss.
+    tokenizer = models.tokenizer_source(parts.model, rows["train"])
+    encoding = parts.encoding(tokenizer)
+    encoding.fit(rows)
+    model = models.build(parts.model, encoding, seed)
+    model.to("cuda" if torch.cuda.is_available() and parts.train.device == "auto" else "cpu")
+    objective = parts.objective(numbers=encoding.numbers)
+    layout = layouts.layout_for(model.config.is_encoder_decoder, encoding, parts.model.loss_on)
+    encoded = partial(layouts.EncodedDataset, encoding=encoding, question_tokens=parts.model.question_tokens)
+    train_data = encoded(rows["train"])
+    validation = encoded(rows["validation"][: parts.train.eval_examples])
+    test_data = {split: encoded(tests[split]) for split in tests}
+    limit = train_data.longest_answer() + parts.eval.margin
+    counted = {"data": encoding.take_report()}  # such as numbers that were rounded
+    if cut := {split: data.cut for split, data in {"train": train_data, **test_data}.items() if data.cut}:
+        counted["questions cut"] = cut
+    everything = {"train": train_data, "validation, while training": validation, **test_data}
+    evaluation.check_lengths(model.config, layout, everything, limit)
+
+    def answers(state: str) -> dict[str, evaluation.Answers]:
+        with faults.explained(run.folder, during="answering"):
+            given = {
+                split: evaluation.answer(
+                    model, encoding, layout, data, parts.eval, limit, f"{run.id}: {state}, {split}"
+                )
+                for split, data in test_data.items()
+            }
+        counted[state] = dict(sum(map(Counter, distributed.gathered(encoding.take_report())), Counter()))
+        return given
+
+    # The untouched model is scored too: what training adds is a difference.
+    answered = {"untrained": answers("untrained")} if parts.eval.untrained else {}
+
+    folder = run.folder / "checkpoints"
+    with parts.tracker if distributed.is_first() else tracking.NoTracker() as tracker:
+        tracker.start(run.id, run.config, distributed.decided(lambda: training.history(folder)), run.folder)
+        with faults.explained(run.folder, during="training"):
+            trained = training.train(
+                model,
+                layout,
+                objective,
+                train_data,
+                validation,
+                parts.train,
+                seed,
+                folder,
+                tell=tracker.log,
+                title=run.id,
+            )
+        model = trained.model
+        start = time.perf_counter()
+        answered["trained"] = answers("trained")
+        evaluation_seconds = time.perf_counter() - start
+        if not distributed.is_first():
+            return  # the first one scores, saves and records
+
+        # The trivial predictors are scored on the same path as the model.
+        kind = parts.dataset.answers
+        constants = trivial_answers((row["answer"] for row in rows["train"]), kind)
+        trivial = {
+            state: {split: evaluation.constant(text, tests[split]) for split in tests}
+            for state, text in constants.items()
+        }
+        scores = {
+            (state, split): evaluation.score(given, tests[split], kind=kind, fill=constants.get("median"))
+            for state, splits in (answered | trivial).items()
+            for split, given in splits.items()
+        }
+        metrics = {state: {split: scores[state, split].metrics for split in tests} for state in answered | trivial}
+        tracker.finish(metrics["trained"])
+
+    gpu = torch.cuda.is_available()
+    fields = {
+        "metrics": metrics,
+        "timings": {
+            "train_seconds": trained.seconds,
+            "steps_per_second": trained.steps_per_second,
+            "evaluation_seconds": evaluation_seconds,
+            "peak_memory_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "peak_gpu_memory_mib": torch.cuda.max_memory_allocated() / 2**20 if gpu else None,
+        },
+        "data": {
+            "name": run.config["dataset"]["name"],
+            "fingerprint": prepared.fingerprint,
+            "files": {name: entry["sha256"] for name, entry in prepared.manifest["files"].items()},
+            "sizes": prepared.manifest["sizes"],
+        },
+        "model": models.describe(model, parts.model)
+        | {
+            "best_step": trained.best_step,
+            "max_new_tokens": limit,
+            "encoding": {when: counts for when, counts in counted.items() if counts},
+        },
+        "notes": sorted(
+            f"{state}, {split}, {group}: {name} is undefined: {why}"
+            for (state, split), score in scores.items()
+            for group, notes in score.notes.items()
+            for name, why in notes.items()
+        ),
+    }
+    predictions = (
+        {"state": state, "split": split, "index": index, "text": text, "truncated": cut}
+        for state, splits in answered.items()
+        for split, given in splits.items()
+        for index, (text, cut) in enumerate(zip(given.texts, given.truncated, strict=True))
+    )
+    predict.save(run.folder / "model", predict.Trained(model, encoding, layout, parts.eval, limit), parts.model.loss_on)
+    run.finish(fields, trained.history, predictions)
+    training.remove_checkpoints(folder)
