@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from ntl.numbers import IGNORE_INDEX
+from ntl.rows import Encoded, Row
+
 if TYPE_CHECKING:
     from ntl.encodings import Encoding
-
-IGNORE = -100
-Row = Mapping[str, Any]  # {"question": str, "answer": str, …} as data_prep writes it
-Encoded = dict[str, list]
 
 
 class EncodedDataset(torch.utils.data.Dataset):
@@ -82,7 +81,7 @@ class EncoderDecoder:
             shifted = [[self.start.get(key, pad), *answer[:-1]] for answer in answers]
             main = key == "input_ids"
             batch[f"decoder_{key}"] = _pad(shifted, pad)
-            batch["labels" if main else f"labels_{key}"] = _pad(answers, IGNORE if main else pad)
+            batch["labels" if main else f"labels_{key}"] = _pad(answers, IGNORE_INDEX if main else pad)
         for key, pad in self.target_pads.items():
             batch[f"labels_{key}"] = _pad([[*answer[key], pad] for _, answer in items], pad)
         return batch
@@ -123,11 +122,11 @@ class DecoderOnly:
                 prompt = [*self.prefix[key], *question[key], *self.separator[key]]
                 whole = [*prompt, *answer[key], self.end.get(key, pad)]
                 inputs.append(whole[:-1])
-                unseen = [] if self.loss_on_all else [IGNORE if main else pad] * (len(prompt) - 1)
+                unseen = [] if self.loss_on_all else [IGNORE_INDEX if main else pad] * (len(prompt) - 1)
                 labels.append([*unseen, *whole[1 + len(unseen) :]])
             if key in self.pads:
                 batch[key] = _pad(inputs, pad)
-            batch["labels" if main else f"labels_{key}"] = _pad(labels, IGNORE if main else pad)
+            batch["labels" if main else f"labels_{key}"] = _pad(labels, IGNORE_INDEX if main else pad)
             if main:
                 batch["attention_mask"] = _mask([len(row) for row in inputs], batch[key].shape[1], left=False)
         return batch
@@ -155,7 +154,7 @@ class FillIn:
         batch = self._inputs([(question, len(answer["input_ids"])) for question, answer in items])
         for key, pad in (self.pads | self.target_pads).items():
             main = key == "input_ids"
-            unseen = IGNORE if main else pad
+            unseen = IGNORE_INDEX if main else pad
             labels = [[*[unseen] * len(question["input_ids"]), *answer[key], unseen] for question, answer in items]
             batch["labels" if main else f"labels_{key}"] = _pad(labels, unseen)
         return batch
@@ -192,7 +191,9 @@ def model_inputs(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def without_labels(batch: Mapping[str, torch.Tensor], layout: Layout) -> dict[str, torch.Tensor]:
     """The same batch with nothing in it to be learnt."""
-    nothing = {"labels": IGNORE} | {f"labels_{key}": pad for key, pad in (layout.pads | layout.target_pads).items()}
+    nothing = {"labels": IGNORE_INDEX} | {
+        f"labels_{key}": pad for key, pad in (layout.pads | layout.target_pads).items()
+    }
     return {key: value.clone().fill_(nothing[key]) if key in nothing else value for key, value in batch.items()}
 
 

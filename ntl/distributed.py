@@ -1,7 +1,9 @@
 """Several processes that do one run together, as torchrun starts them.
 
 Each takes its part of every batch and of every split that is answered; the first one (rank 0) alone decides and writes.
-All functions work in a process that is alone too, and then neither communicate nor load torch.
+All functions work in a process that is alone too, and then neither communicate nor load torch. That, one timeout for
+all, CPU tensors beside GPU tensors, and the store by which a process tells why it ends are more than accelerate's
+`PartialState` offers, which transformers' Trainer makes anew for every run.
 """
 
 from __future__ import annotations
@@ -82,9 +84,8 @@ def barrier() -> None:
 def decided(work: Callable[[], T]) -> T:
     """Do `work` in the first process alone, and return in all of them what came of it; it must be fit for pickling."""
     values = [work() if is_first() else None]
-    if size() == 1:
-        return values[0]
-    _distributed().broadcast_object_list(values, src=0, device=_cpu())
+    if size() > 1:
+        _distributed().broadcast_object_list(values, src=0)
     return values[0]
 
 
@@ -94,17 +95,16 @@ def highest(value: int) -> int:
         return value
     import torch
 
-    values = torch.tensor(value, device="cpu")
+    values = torch.tensor(value)
     _distributed().all_reduce(values, op=_distributed().ReduceOp.MAX)
     return int(values)
 
 
 def gathered(value: T) -> list[T]:
     """Return the values of all processes, by rank; they must be fit for pickling."""
-    if size() == 1:
-        return [value]
-    values: list[Any] = [None] * size()
-    _distributed().all_gather_object(values, value)
+    values = [value] * size()
+    if size() > 1:
+        _distributed().all_gather_object(values, value)
     return values
 
 
@@ -120,21 +120,11 @@ def summed(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def held(model: torch.nn.Module) -> float:
-    """Return the part of a model's weights that lies in this process: all where it is not sharded."""
-    parameters = list(model.parameters())
-    here = sum((p.to_local() if hasattr(p, "to_local") else p).numel() for p in parameters)
-    return here / sum(p.numel() for p in parameters)
-
-
 def in_turn(work: Callable[[], T]) -> T:
     """Do `work` in the first process and then in all others, which find done what it leaves on a shared disk."""
-    if rank():
-        barrier()
-        return work()
-    result = work()
+    result = work() if is_first() else None
     barrier()
-    return result
+    return result if is_first() else work()
 
 
 def tell(reason: Mapping[str, str]) -> None:
@@ -167,9 +157,3 @@ def _distributed() -> Any:
     import torch.distributed
 
     return torch.distributed
-
-
-def _cpu() -> Any:
-    import torch
-
-    return torch.device("cpu")

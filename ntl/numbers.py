@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ntl.text import plain_number
 
+IGNORE_INDEX = -100  # the label where nothing is to be predicted, as in torch.nn.functional.cross_entropy
 SPACE_MARKERS = ("▁", "Ġ", " ")  # how SentencePiece, byte-level BPE and plain vocabularies write a space in a token
 DIGITS = "0123456789"
 

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_the_contracts_between_packages_hold():
-    """They stand in pyproject.toml, [tool.importlinter]."""
+    """They are in pyproject.toml, [tool.importlinter]."""
     linter = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run([linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
@@ -31,6 +31,17 @@ def imports_of(*tops):
     modules = [m for m in graph().modules if any(m == top or m.startswith(f"{top}.") for top in tops)]
     assert modules
     return {(m, imported) for m in modules for imported in graph().find_modules_directly_imported_by(m)}
+
+
+def test_no_module_of_the_library_imports_itself_by_way_of_others():
+    """Imports for type annotations count too, and those within functions."""
+    found = grimp.build_graph("ntl", exclude_type_checking_imports=False, cache_dir=None)
+    remaining = {module: found.find_modules_directly_imported_by(module) for module in found.modules}
+    # Modules that import nothing that remains are taken away, again and again: what is left is on a cycle or above one.
+    while free := {module for module, imported in remaining.items() if not imported & remaining.keys()}:
+        remaining = {module: imported for module, imported in remaining.items() if module not in free}
+    cycles = {module: sorted(imported & remaining.keys()) for module, imported in remaining.items()}
+    assert not cycles
 
 
 def test_the_losses_know_nothing_but_numbers_text_and_torch():

@@ -172,7 +172,7 @@ def training_steps(family: str, settings: BenchmarkSettings, device: str) -> tup
     )
 
     from ntl.models.linear_head import LinearHead
-    from ntl.training.train import ObjectiveTrainer
+    from ntl.training.trainer import ObjectiveTrainer
 
     torch.manual_seed(0)
     if family == "T5-small":

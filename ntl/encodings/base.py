@@ -16,11 +16,10 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 from ntl.encodings.expected import ExpectedValueProcessor
 from ntl.encodings.tokenizers import TokenizerSource
 from ntl.numbers import NumberVocabulary
+from ntl.rows import Row
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
-
-    from ntl.data import Row
 
 DECODINGS = ("generate", "expected")
 

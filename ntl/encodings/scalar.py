@@ -12,11 +12,10 @@ from ntl.encodings.base import Encoding, Generated
 from ntl.encodings.tokenizers import TokenizerSource
 from ntl.encodings.values import Scale, check_numbers
 from ntl.numbers import NumberVocabulary, parse_number
+from ntl.rows import Row
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
-
-    from ntl.data import Row
 
 NUMBER = "[NUM]"  # stands where the answer would; the number is predicted before it, at the last position it cannot see
 
@@ -100,7 +99,7 @@ class Scalar(Encoding):
     def model_class(self, config: PreTrainedConfig) -> type[PreTrainedModel]:
         from transformers import MODEL_MAPPING
 
-        from ntl.models.numbers import regressor
+        from ntl.encodings.heads.number import regressor
 
         return regressor(MODEL_MAPPING[type(config)])
 

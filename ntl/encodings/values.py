@@ -6,13 +6,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_HALF_EVEN, Context, Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ntl.numbers import is_number, parse_number
+from ntl.rows import Row
 from ntl.text import plain_number
-
-if TYPE_CHECKING:
-    from ntl.data import Row
 
 LARGEST = 1e30  # what a model says beyond it is cut: no data set has such numbers, and their digits would be noise
 _REPRESENTABLE = 3e38  # what a text says beyond it is cut: single precision calls it infinite, and the loss NaN

@@ -16,11 +16,10 @@ from ntl.encodings.base import Encoding, Generated
 from ntl.encodings.tokenizers import TokenizerSource
 from ntl.encodings.values import Scale
 from ntl.numbers import NumberVocabulary, numbers_in, parse_number
+from ntl.rows import Row
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
-
-    from ntl.data import Row
 
 NUMBER = "[NUM]"
 LOG_UNIT = math.log(3e9) / 10  # the natural logarithm in this unit is log10 / (log10(3·10⁹) / 10)
@@ -151,7 +150,7 @@ class XVal(Encoding):
             previous = index
 
     def model_class(self, config: PreTrainedConfig) -> type[PreTrainedModel]:
-        from ntl.models.xval import XValT5
+        from ntl.encodings.heads.xval import XValT5
 
         config.xval_positions = self.positions
         return XValT5

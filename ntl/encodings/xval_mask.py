@@ -12,11 +12,10 @@ from ntl.encodings.base import Generated
 from ntl.encodings.values import Scale, check_numbers
 from ntl.encodings.xval import XVal
 from ntl.numbers import NumberVocabulary, parse_number
+from ntl.rows import Row
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
-
-    from ntl.data import Row
 
 BLANK = "[MASK]"
 
@@ -52,7 +51,7 @@ class XValMask(XVal):
         return {"input_ids": self.numbers.ids.tolist(), "values": [1.0], "value": [self.scale.target(text)]}
 
     def model_class(self, config: PreTrainedConfig) -> type[PreTrainedModel]:
-        from ntl.models.xval import XValEncoder
+        from ntl.encodings.heads.xval import XValEncoder
 
         config.xval_positions = self.positions
         return XValEncoder

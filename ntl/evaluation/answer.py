@@ -15,8 +15,10 @@ from torch.nn.functional import cross_entropy
 from tqdm.auto import tqdm
 
 from ntl import distributed, options
-from ntl.data import IGNORE, EncodedDataset, Layout, Row, model_inputs
+from ntl.data import EncodedDataset, Layout, model_inputs
 from ntl.evaluation import metrics
+from ntl.numbers import IGNORE_INDEX
+from ntl.rows import Row
 from ntl.settings import EvalSettings
 
 if TYPE_CHECKING:
@@ -116,8 +118,8 @@ def _teacher_forced(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> l
     if getattr(outputs, "logits", None) is None:  # a model that predicts no tokens has none to be right about
         return [metrics.TokenStats()] * len(labels)
     logits = outputs.logits.float()
-    losses = cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORE, reduction="none").double().sum(1)
-    valid = labels != IGNORE
+    losses = cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORE_INDEX, reduction="none").double().sum(1)
+    valid = labels != IGNORE_INDEX
     correct = ((logits.argmax(-1) == labels) & valid).sum(1)
     return [
         metrics.TokenStats(correct=c, tokens=t, nll_sum=n)

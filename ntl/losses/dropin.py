@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ntl.losses import _checks as check
 from ntl.losses import functional
 from ntl.losses.options import LossOptions
-from ntl.numbers import DIGITS, NumberVocabulary, warn_of_other_numbers
+from ntl.numbers import DIGITS, IGNORE_INDEX, NumberVocabulary, warn_of_other_numbers
 
 
 def ntloss_numbers(tokenizer: Any, vocab_size: int | None = None, digit_level: bool = True) -> NumberVocabulary:
@@ -117,7 +117,7 @@ class NTLoss(_DropIn):
         labels: Tensor,
         loss_weights: Tensor | None = None,
         reduction: str = "mean",
-        ignore_index: int = -100,
+        ignore_index: int = IGNORE_INDEX,
     ) -> Tensor:
         """Return the loss of logits (B, T, C) and labels (B, T); a scalar, or (B, T) for reduction="none"."""
         return self._token_loss(
@@ -154,7 +154,7 @@ class NTLossDotProduct(_DropIn):
         labels: Tensor,
         loss_weights: Tensor | None = None,
         reduction: str = "mean",
-        ignore_index: int = -100,
+        ignore_index: int = IGNORE_INDEX,
     ) -> Tensor:
         """Return the loss of logits (B, T, C) and labels (B, T); a scalar, or (B, T) for reduction="none"."""
         return self._token_loss(
@@ -199,7 +199,7 @@ class NumberLevelLoss(_DropIn):
         labels: Tensor,
         loss_weights: Tensor | None = None,
         reduction: str = "mean",
-        ignore_index: int = -100,
+        ignore_index: int = IGNORE_INDEX,
     ) -> Tensor:
         """Return the loss of logits (B, T, C) and labels (B, T); a scalar, or (B, T) for reduction="none"."""
         return functional.number_level_loss(

@@ -25,7 +25,7 @@ from ntl.losses import _distances as distances
 from ntl.losses import _spans as spans
 from ntl.losses import fused
 from ntl.losses.options import KINDS, Counts, LossOptions
-from ntl.numbers import NumberVocabulary
+from ntl.numbers import IGNORE_INDEX, NumberVocabulary
 
 IMPLEMENTATIONS = ("auto", "plain", "fused")
 # From so many logits on the fused implementation is the faster one on a processor.
@@ -44,7 +44,7 @@ def number_token_loss(
     place_value: float = 1.0,
     reduction: str = "mean",
     loss_weights: Tensor | None = None,
-    ignore_index: int = -100,
+    ignore_index: int = IGNORE_INDEX,
     count: Tensor | float | None = None,
 ) -> Tensor:
     """Return the Number Token Loss.
@@ -87,7 +87,7 @@ def _number_token_loss(
     check.check_choice("reduction", reduction, check.REDUCTIONS)
     check.check_tensors(logits, labels, numbers, ignore_index, loss_weights)
     numbers = numbers.to(logits.device)
-    labels = labels.masked_fill(labels == ignore_index, -100)
+    labels = labels.masked_fill(labels == ignore_index, IGNORE_INDEX)
     index = numbers.lookup(labels)
     mask = index >= 0
     scores = _number_scores(logits, numbers).masked_fill(~mask[..., None], 0.0)
@@ -109,7 +109,7 @@ def cross_entropy(
     sigma: float | None = None,
     label_smoothing: float = 0.0,
     reduction: str = "mean",
-    ignore_index: int = -100,
+    ignore_index: int = IGNORE_INDEX,
     count: Tensor | float | None = None,
     return_parts: bool = False,
     implementation: str = "auto",
@@ -140,7 +140,7 @@ def cross_entropy(
         total, parts = fused.total_loss(logits, labels, numbers, options, ignore_index=ignore_index, counts=counts)
         return (total, parts) if return_parts else total
     valid = labels != ignore_index
-    labels = labels.masked_fill(~valid, -100).long()
+    labels = labels.masked_fill(~valid, IGNORE_INDEX).long()
     logits = logits.to(_computing_dtype(logits))
     if sigma is None:
         loss = F.cross_entropy(
@@ -177,7 +177,7 @@ def gaussian_cross_entropy(
     sigma: float = 1.0,
     label_smoothing: float = 0.0,
     reduction: str = "mean",
-    ignore_index: int = -100,
+    ignore_index: int = IGNORE_INDEX,
     count: Tensor | float | None = None,
 ) -> Tensor:
     """Return the Gaussian cross-entropy: `cross_entropy` with standard deviation `sigma`, in units of the values."""
@@ -207,7 +207,7 @@ def cross_entropy_with_ntl(
     place_value: float = 1.0,
     label_smoothing: float = 0.0,
     loss_weights: Tensor | None = None,
-    ignore_index: int = -100,
+    ignore_index: int = IGNORE_INDEX,
     counts: Counts | None = None,
     return_parts: bool = False,
     implementation: str = "auto",
@@ -255,7 +255,7 @@ def total_loss(
     options: LossOptions,
     *,
     loss_weights: Tensor | None = None,
-    ignore_index: int = -100,
+    ignore_index: int = IGNORE_INDEX,
     counts: Counts | None = None,
     implementation: str = "auto",
 ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -305,7 +305,7 @@ def linear_cross_entropy_with_ntl(
     place_value: float = 1.0,
     label_smoothing: float = 0.0,
     loss_weights: Tensor | None = None,
-    ignore_index: int = -100,
+    ignore_index: int = IGNORE_INDEX,
     counts: Counts | None = None,
     return_parts: bool = False,
 ) -> Tensor | tuple[Tensor, dict[str, Tensor]]:
@@ -357,7 +357,7 @@ def linear_total_loss(
     bias: Tensor | None = None,
     scale: float = 1.0,
     loss_weights: Tensor | None = None,
-    ignore_index: int = -100,
+    ignore_index: int = IGNORE_INDEX,
     counts: Counts | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the total and its parts as `linear_cross_entropy_with_ntl` does, with its options as one object."""
@@ -387,7 +387,7 @@ def number_level_loss(
     max_number_length: int | None = None,
     reduction: str = "mean",
     loss_weights: Tensor | None = None,
-    ignore_index: int = -100,
+    ignore_index: int = IGNORE_INDEX,
     count: Tensor | float | None = None,
 ) -> Tensor:
     """Return the symmetric MAPE between whole numbers: ℓ = |ŷ − y| / (|ŷ| + |y| + ε), ε the type's resolution.
@@ -410,7 +410,7 @@ def number_level_loss(
     check.check_digits(numbers)
     check.check_tensors(logits, labels, numbers, ignore_index, loss_weights)
     numbers = numbers.to(logits.device)
-    labels = labels.masked_fill(labels == ignore_index, -100)
+    labels = labels.masked_fill(labels == ignore_index, IGNORE_INDEX)
     index = numbers.lookup(labels)
     mask = index >= 0
     scores = _number_scores(logits, numbers).masked_fill(~mask[..., None], 0.0)

@@ -30,7 +30,7 @@ from torch import Tensor
 from ntl.losses import _distances as distances
 from ntl.losses import _spans as spans
 from ntl.losses.options import Counts, LossOptions
-from ntl.numbers import NumberVocabulary
+from ntl.numbers import IGNORE_INDEX, NumberVocabulary
 
 # Elements of a block of logits. Smaller blocks stay in a smaller cache; each costs some thirty small operations.
 BLOCK = 2**22
@@ -78,7 +78,7 @@ def total_loss(
     lm_head_weight: Tensor | None = None,
     bias: Tensor | None = None,
     loss_weights: Tensor | None = None,
-    ignore_index: int = -100,
+    ignore_index: int = IGNORE_INDEX,
     counts: Counts | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return what `functional.total_loss` does, of logits, or of hidden states and the weight of a head.
@@ -116,7 +116,7 @@ def _targets(
 ) -> _Targets:
     label_count, number_count = counts if counts is not None else (None, None)
     valid = labels != ignore_index
-    labels = labels.masked_fill(~valid, -100).long()
+    labels = labels.masked_fill(~valid, IGNORE_INDEX).long()
     label_count = valid.sum() if label_count is None else label_count
     ids = values = number_rows = number_values = torch.empty(0, dtype=torch.long, device=labels.device)
     number_weights = None

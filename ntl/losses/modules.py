@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ntl.losses import _checks as check
 from ntl.losses import functional
 from ntl.losses.options import LossOptions
-from ntl.numbers import NumberVocabulary
+from ntl.numbers import IGNORE_INDEX, NumberVocabulary
 
 
 class NumberTokenLoss(nn.Module):
@@ -29,7 +29,7 @@ class NumberTokenLoss(nn.Module):
         squash: float | None = None,
         place_value: float = 1.0,
         reduction: str = "mean",
-        ignore_index: int = -100,
+        ignore_index: int = IGNORE_INDEX,
     ) -> None:
         super().__init__()
         check.check_vocabulary(numbers)
@@ -66,7 +66,7 @@ class GaussianCrossEntropy(nn.Module):
         sigma: float = 1.0,
         label_smoothing: float = 0.0,
         reduction: str = "mean",
-        ignore_index: int = -100,
+        ignore_index: int = IGNORE_INDEX,
     ) -> None:
         super().__init__()
         check.check_vocabulary(numbers)

@@ -22,9 +22,7 @@ from torch import Tensor, nn
 from ntl.losses import _checks as check
 from ntl.losses import functional
 from ntl.losses.options import Counts, LossOptions
-from ntl.numbers import NumberVocabulary
-
-IGNORED = -100
+from ntl.numbers import IGNORE_INDEX, NumberVocabulary
 
 
 @dataclass
@@ -72,7 +70,7 @@ class Objective(nn.Module):
 
     def count(self, labels: Tensor) -> Counts:
         """Return how many labels are not ignored, and how many of them are number tokens, as scalar tensors."""
-        return Counts(labels=(labels != IGNORED).sum(), numbers=self.numbers.mask(labels).sum())
+        return Counts(labels=(labels != IGNORE_INDEX).sum(), numbers=self.numbers.mask(labels).sum())
 
     def forward(self, outputs: Any, batch: Mapping[str, Tensor], counts: Counts | None = None) -> LossParts:
         """Return the loss of a model's outputs on a batch; without counts, means are over this batch alone."""
@@ -185,7 +183,7 @@ class CrossEntropy(Objective):
             shift_labels = _get(outputs, "encoder_last_hidden_state") is None
         if shift_labels:
             # move the labels, not the logits: a slice of the logits would be copied whole
-            labels = F.pad(labels[..., 1:], (0, 1), value=IGNORED)
+            labels = F.pad(labels[..., 1:], (0, 1), value=IGNORE_INDEX)
         counts = None
         if num_items_in_batch is not None:
             here = self.count(labels)

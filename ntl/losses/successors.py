@@ -16,7 +16,7 @@ from ntl.losses import _checks as check
 from ntl.losses import functional
 from ntl.losses.objectives import CrossEntropy, LossParts, Objective, _logits
 from ntl.losses.options import Counts
-from ntl.numbers import NumberVocabulary
+from ntl.numbers import IGNORE_INDEX, NumberVocabulary
 
 
 def dist2_loss(
@@ -26,7 +26,7 @@ def dist2_loss(
     *,
     temperature: float = 1.0,
     reduction: str = "mean",
-    ignore_index: int = -100,
+    ignore_index: int = IGNORE_INDEX,
     count: Tensor | float | None = None,
 ) -> Tensor:
     """Return DIST2Loss: ℓ = KL(q ‖ P) = Σ_j q_j (log q_j − log P_j), q_j ∝ exp(−(v_j − y)² / τ) on the number tokens.
@@ -59,7 +59,7 @@ def digit_entropy_loss(
     numbers: NumberVocabulary,
     *,
     reduction: str = "mean",
-    ignore_index: int = -100,
+    ignore_index: int = IGNORE_INDEX,
     count: Tensor | float | None = None,
 ) -> Tensor:
     """Return the Digit Entropy Loss (DEL): ℓ = w / 10 · Σ_j p_j · BCE(σ(z_j), [v_j = y]), z_j the digit's logit.
@@ -78,7 +78,7 @@ def digit_entropy_loss(
     """
     check.check_digits(numbers)
     mask, scores, index = _digits(logits, labels, numbers, reduction, ignore_index)
-    places = numbers.places(labels.masked_fill(labels == ignore_index, -100)).to(scores.dtype)
+    places = numbers.places(labels.masked_fill(labels == ignore_index, IGNORE_INDEX)).to(scores.dtype)
     weight = torch.where(places >= 0, 2 * (places + 1), 1.02 ** (places - 1))
     onehot = F.one_hot(index.clamp_min(0), len(numbers)).to(scores.dtype)
     entropies = F.binary_cross_entropy_with_logits(scores, onehot, reduction="none")
@@ -94,7 +94,7 @@ def _digits(
     check.check_choice("reduction", reduction, check.REDUCTIONS)
     check.check_tensors(logits, labels, numbers, ignore_index)
     numbers = numbers.to(logits.device)
-    index = numbers.lookup(labels.masked_fill(labels == ignore_index, -100))
+    index = numbers.lookup(labels.masked_fill(labels == ignore_index, IGNORE_INDEX))
     mask = index >= 0
     return mask, functional._number_scores(logits, numbers).masked_fill(~mask[..., None], 0.0), index
 

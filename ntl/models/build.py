@@ -16,13 +16,13 @@ from ntl import hub, options
 from ntl.files import file_sha256
 from ntl.models import lora
 from ntl.models.initialisation import initialise, seeded
+from ntl.rows import Row
 from ntl.settings import LoraSettings, ModelSettings
 from ntl.text import did_you_mean
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-    from ntl.data import Row
     from ntl.encodings import Encoding, TokenizerSource
 
 SEQ2SEQ = ("t5",)

@@ -29,9 +29,9 @@ from ntl.training import train as training
 from ntl.training.stopping import Stopped
 
 if TYPE_CHECKING:
-    from ntl.data import Row
     from ntl.encodings import Encoding, TokenizerSource
     from ntl.losses.objectives import Objective
+    from ntl.rows import Row
     from ntl.runs.tracking import Tracker
 
 log = logging.getLogger(__name__)

@@ -12,6 +12,10 @@ import logging
 import re
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import TrainerState
 
 from ntl.files import file_sha256, write_atomically
 
@@ -70,6 +74,12 @@ def last_whole(folder: Path) -> Path | None:
         log.warning("checkpoint %s is not used: the best one before it is damaged", path.name)
         shutil.rmtree(path)
     return None
+
+
+def locate_best(state: TrainerState, folder: Path) -> None:
+    """Point `state` at the best checkpoint below `folder`, which may have been written elsewhere."""
+    if state.best_global_step:
+        state.best_model_checkpoint = str(folder / f"checkpoint-{state.best_global_step}")
 
 
 def _files(folder: Path) -> list[Path]:

@@ -4,9 +4,10 @@ import pytest
 import torch
 from helpers import tiny
 
-from ntl.data import IGNORE, EncodedDataset, layout_for, model_inputs
+from ntl.data import EncodedDataset, layout_for, model_inputs
 from ntl.encodings import Encoding
 from ntl.losses.objectives import CrossEntropy
+from ntl.numbers import IGNORE_INDEX
 from ntl.settings import EvalSettings
 
 FAMILIES = ("t5", "gpt2")
@@ -35,7 +36,7 @@ def test_an_encoder_decoder_batch_has_the_librarys_own_loss():
     theirs = model(
         input_ids=padded(questions, PAD),
         attention_mask=padded([[1] * len(q) for q in questions], 0),
-        labels=padded(answers, IGNORE),
+        labels=padded(answers, IGNORE_INDEX),
     ).loss
     torch.testing.assert_close(our_loss(model, tiny.layout("t5").train_batch(items)), theirs)
 
@@ -46,11 +47,11 @@ def test_a_decoder_only_batch_has_the_librarys_own_loss(loss_on):
     prompts = [tokens(row["question"]) + tokens("\n") for row in tiny.ROWS]
     whole = [[*p, *tokens(row["answer"]), END] for p, row in zip(prompts, tiny.ROWS, strict=True)]
     unseen = [0 if loss_on == "all" else len(p) for p in prompts]
-    labels = [[IGNORE] * n + w[n:] for n, w in zip(unseen, whole, strict=True)]
+    labels = [[IGNORE_INDEX] * n + w[n:] for n, w in zip(unseen, whole, strict=True)]
     theirs = model(
         input_ids=padded(whole, PAD),
         attention_mask=padded([[1] * len(w) for w in whole], 0),
-        labels=padded(labels, IGNORE),
+        labels=padded(labels, IGNORE_INDEX),
     ).loss
     batch = tiny.layout("gpt2", loss_on).train_batch(items)
     torch.testing.assert_close(our_loss(model, batch), theirs)
@@ -60,14 +61,14 @@ def test_a_decoder_only_batch_has_the_librarys_own_loss(loss_on):
 def test_every_answer_token_and_its_end_is_a_label_once_and_no_padding_is(family):
     batch = tiny.layout(family).train_batch(list(tiny.dataset()))
     for row, labels in zip(tiny.ROWS, batch["labels"], strict=True):
-        assert labels[labels != IGNORE].tolist() == [*tokens(row["answer"]), END]
+        assert labels[labels != IGNORE_INDEX].tolist() == [*tokens(row["answer"]), END]
 
 
 def test_loss_on_all_counts_the_question_too():
     batch = tiny.layout("gpt2", "all").train_batch(list(tiny.dataset()))
     for row, labels in zip(tiny.ROWS, batch["labels"], strict=True):
         expected = tokens(row["question"])[1:] + tokens("\n") + [*tokens(row["answer"]), END]
-        assert labels[labels != IGNORE].tolist() == expected
+        assert labels[labels != IGNORE_INDEX].tolist() == expected
 
 
 def test_labels_are_told_from_padding_by_length_where_both_have_one_id():
@@ -126,9 +127,9 @@ def test_further_values_travel_with_their_tokens(family, loss_on):
         given = pairs(prompt["input_ids"], prompt["values"])[index]
         assert all(pair in given for pair in of(question))
         labelled = pairs(batch["labels"], batch["labels_values"])[index]
-        kept = [pair for pair in labelled if pair[0] != IGNORE]
+        kept = [pair for pair in labelled if pair[0] != IGNORE_INDEX]
         assert kept[-len(of(answer)) - 1 :] == [*of(answer), (END, 0.5)]
-        assert all(value == 0.5 for label, value in labelled if label == IGNORE)
+        assert all(value == 0.5 for label, value in labelled if label == IGNORE_INDEX)
         side = "decoder_" if family == "t5" else ""
         seen = pairs(batch[f"{side}input_ids"], batch[f"{side}values"])[index]
         assert all(pair in seen for pair in of(answer))
@@ -141,7 +142,7 @@ def test_further_values_travel_with_their_tokens(family, loss_on):
 
 
 def labelled_mask(batch):
-    return batch["labels"] != IGNORE
+    return batch["labels"] != IGNORE_INDEX
 
 
 def test_the_longest_answer_counts_its_end_token():

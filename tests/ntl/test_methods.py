@@ -16,7 +16,7 @@ from ntl.models import build
 from ntl.settings import EvalSettings, TrainSettings
 from ntl.training import train as training
 
-NEW = ("dist2", "del", "rt", "rt_ntl", "xval", "xval_mask", "regression_head")  # the others: training/test_train.py
+NEW = ("dist2", "del", "rt", "rt_ntl", "xval", "xval_mask", "regression_head")  # the others: training/test_trainer.py
 REFUSED = {("gpt2", "xval"), ("gpt2", "xval_mask")}
 TEXTS = ("ce", "ntl_was", "gce", "gce_ntl_was", "dist2", "del", "rt", "rt_ntl")
 SIZE = {

@@ -6,8 +6,9 @@ import pytest
 import torch
 from helpers import tiny
 
-from ntl.data import IGNORE, EncodedDataset, model_inputs
+from ntl.data import EncodedDataset, model_inputs
 from ntl.evaluation import answer as evaluation
+from ntl.numbers import IGNORE_INDEX
 from ntl.settings import EvalSettings
 
 FAMILIES = ("t5", "gpt2")
@@ -52,7 +53,7 @@ def test_token_statistics_count_answer_tokens_and_nothing_else(family):
     for row, stats in zip(tiny.dataset(), given.tokens, strict=True):
         batch = tiny.layout(family).train_batch([row])
         logits = model(**model_inputs(batch)).logits[0].detach().double()
-        seen = batch["labels"][0] != IGNORE
+        seen = batch["labels"][0] != IGNORE_INDEX
         labels = batch["labels"][0][seen]
         assert stats.tokens == len(row[1]["input_ids"]) + 1
         assert stats.correct == int((logits[seen].argmax(-1) == labels).sum())

@@ -12,9 +12,10 @@ from experiments.config.compose import ConfigurationError, compose
 from experiments.config.instantiate import instantiate
 from ntl import models
 from ntl import predict as saving
-from ntl.data import IGNORE, layout_for, model_inputs
+from ntl.data import layout_for, model_inputs
 from ntl.encodings import PretrainedTokenizer, build
 from ntl.losses import CrossEntropyWithNTL
+from ntl.numbers import IGNORE_INDEX
 from ntl.settings import LoraSettings, ModelSettings, with_source
 
 WRITERS = ("qwen2", "llama", "llama2", "t5", "bart")
@@ -71,7 +72,7 @@ def test_texts_begin_and_end_as_the_tokenizer_has_it(name, folders):
     question, answer = (using.encode(text)["input_ids"] for text in ("2 + 2", "4"))
     item = ({"input_ids": question}, {"input_ids": answer})
     batch = layout.train_batch([item])
-    labels = [label for label in batch["labels"][0].tolist() if label != IGNORE]
+    labels = [label for label in batch["labels"][0].tolist() if label != IGNORE_INDEX]
     assert labels == [*answer, own.eos_token_id]
     if name in ("t5", "bart"):
         start = {"t5": own.pad_token_id, "bart": own.eos_token_id}[name]
@@ -115,8 +116,8 @@ def test_a_hand_shifted_loss_is_the_librarys(name, folders):
     if name in ("t5", "bart"):
         theirs = model(**model_inputs(batch), labels=batch["labels"]).loss
     else:
-        labels = torch.cat([torch.full_like(batch["labels"][:, :1], IGNORE), batch["labels"]], 1)[:, :-1]
-        last = batch["labels"][:, -1] != IGNORE
+        labels = torch.cat([torch.full_like(batch["labels"][:, :1], IGNORE_INDEX), batch["labels"]], 1)[:, :-1]
+        last = batch["labels"][:, -1] != IGNORE_INDEX
         assert not bool(last.all())  # the longest row's end token has no position in the library's shift
         logits = model(**model_inputs(batch)).logits
         theirs = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())

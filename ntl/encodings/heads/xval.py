@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from transformers import T5Config, T5EncoderModel, T5ForConditionalGeneration
 from transformers.modeling_outputs import BaseModelOutput
 
-from ntl.models.numbers import DrawsNumberHead, NumberHead, NumberOutput
+from ntl.encodings.heads.number import DrawsNumberHead, NumberHead, NumberOutput
 
 POSITIONS = 1024  # learnt positions of a stack, unless the configuration says otherwise (`xval_positions`)
 
