@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.analysis import figures as drawn
 from experiments.analysis.claims import Outcome
 from experiments.analysis.figures import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION
-from experiments.analysis.metrics import describe
+from experiments.analysis.metrics import margin as margin_of
 from experiments.analysis.published import Claim
 from experiments.analysis.rendering import decimal
 from experiments.analysis.statistics import equivalence_p, paired
@@ -211,7 +211,7 @@ def judge(claim: Claim, results: Path) -> Outcome:
     The pairs are rounds in which both were timed, of every model that was measured on the first full record's machine.
     """
     command = "python -m experiments runtime"
-    margin = describe(claim.metric).margin
+    margin = margin_of(claim.metric)[1]
     for record in load(results).values():
         ratio: list[float] = []
         for rows in groups(record, "step"):

@@ -1,4 +1,4 @@
-"""Evaluation: a model answers every question of a split, and its text is scored against the reference text.
+"""Answering: a model writes an answer to every question of a split.
 
 All methods go through this one path; what is particular to one (how it generates) is its encoding's. Token accuracy
 and perplexity come from a teacher-forced pass and count label tokens only, over the whole split.
@@ -6,7 +6,7 @@ and perplexity come from a teacher-forced pass and count label tokens only, over
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,8 @@ from tqdm.auto import tqdm
 
 from ntl import distributed, options
 from ntl.data import EncodedDataset, Layout, model_inputs
-from ntl.evaluation import metrics
+from ntl.evaluation.metrics import TokenStats
 from ntl.numbers import IGNORE_INDEX
-from ntl.rows import Row
 from ntl.settings import EvalSettings
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ class Answers:
 
     texts: list[str]
     truncated: list[bool]  # cut at the limit of new tokens
-    tokens: list[metrics.TokenStats]  # of the reference answer, teacher-forced
+    tokens: list[TokenStats]  # of the reference answer, teacher-forced
 
 
 def check(settings: EvalSettings) -> None:
@@ -90,7 +89,7 @@ def answer(
     """
     was_training = model.training
     model.eval()
-    answered: dict[int, tuple[str, bool, metrics.TokenStats]] = {}
+    answered: dict[int, tuple[str, bool, TokenStats]] = {}
     share = distributed.share(list(_batches(data, layout, settings.batch_size)))
     hidden = title is None or distributed.rank() > 0
     bar = tqdm(total=sum(map(len, share)), desc=title, disable=hidden or None, leave=False)
@@ -112,17 +111,17 @@ def answer(
     return Answers(*([row[column] for row in in_order] for column in range(3)))
 
 
-def _teacher_forced(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> list[metrics.TokenStats]:
+def _teacher_forced(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> list[TokenStats]:
     labels = batch["labels"]
     outputs = model(**model_inputs(batch))
     if getattr(outputs, "logits", None) is None:  # a model that predicts no tokens has none to be right about
-        return [metrics.TokenStats()] * len(labels)
+        return [TokenStats()] * len(labels)
     logits = outputs.logits.float()
     losses = cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORE_INDEX, reduction="none").double().sum(1)
     valid = labels != IGNORE_INDEX
     correct = ((logits.argmax(-1) == labels) & valid).sum(1)
     return [
-        metrics.TokenStats(correct=c, tokens=t, nll_sum=n)
+        TokenStats(correct=c, tokens=t, nll_sum=n)
         for c, t, n in zip(correct.tolist(), valid.sum(1).tolist(), losses.tolist(), strict=True)
     ]
 
@@ -136,31 +135,3 @@ def _batches(data: EncodedDataset, layout: Layout, size: int) -> Iterator[list[i
 
 def _on_device(batch: dict[str, torch.Tensor], model: PreTrainedModel) -> dict[str, torch.Tensor]:
     return {key: value.to(model.device) for key, value in batch.items()}
-
-
-def score(answers: Answers, rows: Sequence[Row], *, kind: str, fill: str | None) -> metrics.Scores:
-    """Score answers against the rows' reference answers, for all of them and for each module that rows name.
-
-    Args:
-        kind: "number" or "text": what counts in an answer.
-        fill: the number counted for an answer without one, in the metrics that end in `_filled`.
-    """
-    modules = [row["module"] for row in rows] if rows and "module" in rows[0] else None
-    stats: dict[str, metrics.TokenStats] = {}
-    for index, tokens in enumerate(answers.tokens):
-        for group in ("all", *([modules[index]] if modules else [])):
-            stats[group] = stats.get(group, metrics.TokenStats()) + tokens
-    return metrics.score(
-        answers.texts,
-        [row["answer"] for row in rows],
-        kind=kind,
-        fill=fill,
-        groups=modules,
-        token_stats=stats,
-        truncated=answers.truncated or None,
-    )
-
-
-def constant(text: str, rows: Sequence[Row]) -> Answers:
-    """The answers of a predictor that says the same to every question."""
-    return Answers([text] * len(rows), [], [])

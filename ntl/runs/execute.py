@@ -20,6 +20,7 @@ from ntl import data as layouts
 from ntl import distributed, models, predict
 from ntl.evaluation import answer as evaluation
 from ntl.evaluation.baselines import trivial_answers
+from ntl.evaluation.score import constant, score
 from ntl.quiet import quiet_libraries
 from ntl.runs import faults, tracking
 from ntl.runs.lease import LeaseLost
@@ -168,12 +169,9 @@ def execute(parts: Parts, prepared: Prepared, run: Run) -> None:
         # The trivial predictors are scored on the same path as the model.
         kind = parts.dataset.answers
         constants = trivial_answers((row["answer"] for row in rows["train"]), kind)
-        trivial = {
-            state: {split: evaluation.constant(text, tests[split]) for split in tests}
-            for state, text in constants.items()
-        }
+        trivial = {state: {split: constant(text, tests[split]) for split in tests} for state, text in constants.items()}
         scores = {
-            (state, split): evaluation.score(given, tests[split], kind=kind, fill=constants.get("median"))
+            (state, split): score(given, tests[split], kind=kind, fill=constants.get("median"))
             for state, splits in (answered | trivial).items()
             for split, given in splits.items()
         }
@@ -204,8 +202,8 @@ def execute(parts: Parts, prepared: Prepared, run: Run) -> None:
         },
         "notes": sorted(
             f"{state}, {split}, {group}: {name} is undefined: {why}"
-            for (state, split), score in scores.items()
-            for group, notes in score.notes.items()
+            for (state, split), scored in scores.items()
+            for group, notes in scored.notes.items()
             for name, why in notes.items()
         ),
     }

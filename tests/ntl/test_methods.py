@@ -12,6 +12,7 @@ from experiments.config.instantiate import instantiate
 from ntl.data import EncodedDataset, layout_for, model_inputs
 from ntl.encodings import TrainedBPE
 from ntl.evaluation import answer as evaluation
+from ntl.evaluation.score import score
 from ntl.models import build
 from ntl.settings import EvalSettings, TrainSettings
 from ntl.training import train as training
@@ -60,7 +61,7 @@ def learn(family, *overrides, steps=600, rate=2e-3):
         optimizer.step()
         schedule.step()
     answers = evaluation.answer(model, encoding, layout, data, EvalSettings(beams=1), data.longest_answer() + 4)
-    return evaluation.score(answers, data.rows, kind="number", fill="0").metrics["all"]
+    return score(answers, data.rows, kind="number", fill="0").metrics["all"]
 
 
 @pytest.mark.slow

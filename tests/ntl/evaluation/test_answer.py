@@ -8,6 +8,8 @@ from helpers import tiny
 
 from ntl.data import EncodedDataset, model_inputs
 from ntl.evaluation import answer as evaluation
+from ntl.evaluation.metrics import TokenStats
+from ntl.evaluation.score import constant, score
 from ntl.numbers import IGNORE_INDEX
 from ntl.settings import EvalSettings
 
@@ -63,9 +65,9 @@ def test_token_statistics_count_answer_tokens_and_nothing_else(family):
 
 def test_token_accuracy_of_a_split_weighs_tokens_and_not_questions():
     rows = [{"question": "1", "answer": "5"}, {"question": "2", "answer": "777777"}]
-    stats = [evaluation.metrics.TokenStats(2, 2, 0.0), evaluation.metrics.TokenStats(0, 7, 7 * math.log(2))]
+    stats = [TokenStats(2, 2, 0.0), TokenStats(0, 7, 7 * math.log(2))]
     given = evaluation.Answers(["5", "1"], [False, True], stats)
-    scores = evaluation.score(given, rows, kind="number", fill="5").metrics["all"]
+    scores = score(given, rows, kind="number", fill="5").metrics["all"]
     assert scores["token_accuracy"] == pytest.approx(2 / 9)
     assert scores["perplexity"] == pytest.approx(2 ** (7 / 9))
     assert scores["cut"] == 0.5
@@ -126,7 +128,7 @@ def test_scores_are_given_for_each_module():
     rows = [row | {"module": "even" if index % 2 else "odd"} for index, row in enumerate(tiny.ROWS) if index != 2]
     rows = [row for row in rows if any(c.isdigit() for c in row["answer"])]
     model = tiny.model("t5", spread=0.7)
-    scores = evaluation.score(answer(model, "t5", rows=rows), rows, kind="number", fill="3")
+    scores = score(answer(model, "t5", rows=rows), rows, kind="number", fill="3")
     assert set(scores.metrics) == {"all", "even", "odd"}
     counts = {group: values["count"] for group, values in scores.metrics.items()}
     assert counts["all"] == len(rows) == counts["even"] + counts["odd"]
@@ -134,7 +136,7 @@ def test_scores_are_given_for_each_module():
 
 def test_a_constant_predictor_goes_the_same_way():
     rows = [{"question": "?", "answer": text} for text in ("1", "2", "2", "9")]
-    scores = evaluation.score(evaluation.constant("2", rows), rows, kind="number", fill="2")
+    scores = score(constant("2", rows), rows, kind="number", fill="2")
     assert scores.metrics["all"]["accuracy"] == 0.5
     assert scores.metrics["all"]["mae"] == 2.0
     assert scores.metrics["all"]["pearson"] is None and "constant" in scores.notes["all"]["pearson"]

@@ -15,9 +15,9 @@ from helpers.shared_data import SHARED, shared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ntl.evaluation import metrics
 from ntl.evaluation.baselines import trivial_answers
-from ntl.evaluation.metrics import METRICS, TokenStats, Undefined, first_wrong_digit, score
+from ntl.evaluation.metrics import METRICS, TokenStats, Undefined, first_wrong_digit, metric, score
+from ntl.evaluation.metrics import errors as metrics
 
 numbers = st.decimals(min_value=-(10**12), max_value=10**12, places=3)
 pairs = st.lists(st.tuples(numbers, numbers), min_size=3, max_size=20)
@@ -457,14 +457,54 @@ def test_registry_covers_the_published_metrics():
             assert METRICS[row["metric"]].better == row["better"]
 
 
-def test_registry_formats_and_margins():
+def test_registry_formats():
     for metric in METRICS.values():
         assert format(0.5, metric.format)
-    margins = {name: METRICS[name].margin for name in ("accuracy", "bleu", "rouge1", "rmse", "mape", "mae")}
-    assert margins == {"accuracy": 0.02, "bleu": 0.01, "rouge1": 0.01, "rmse": 0.05, "mape": 0.05, "mae": None}
 
 
 def test_readers_of_the_registry_do_not_load_torch():
     loaded = "bool({'torch', 'scipy', 'sacrebleu'} & set(sys.modules))"
     code = f"import sys, ntl.evaluation.metrics, ntl.evaluation.baselines; sys.exit({loaded})"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_metric_is_one_function_in_a_file_of_its_own(tmp_path):
+    """Dropped into the package, it is found, shown and scored, with the variant for answers without a number."""
+    import shutil
+    from pathlib import Path
+
+    import ntl
+
+    shutil.copytree(Path(ntl.__file__).parent, tmp_path / "ntl")
+    (tmp_path / "ntl" / "evaluation" / "metrics" / "within.py").write_text(
+        "import numpy as np\n"
+        "from ntl.evaluation.metrics.base import metric\n"
+        "@metric('Within 1 %', better='higher', kind='score')\n"
+        "def within_one_percent(predictions, labels):\n"
+        "    return np.mean(abs(predictions - labels) * 100 <= abs(labels))\n"
+    )
+    code = (
+        "from ntl.evaluation.metrics import METRICS, score\n"
+        "got = score(['100.5', '?', '90'], ['100', '100', '100'], fill='100').metrics['all']\n"
+        "print(METRICS['within_one_percent'].title, got['within_one_percent'], got['within_one_percent_filled'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["Within", "1", "%", "0.5", str(2 / 3)]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda numbers: 0.0, "got the parameters .numbers., expected some of right, predictions"),
+        (lambda: 0.0, "got the parameters .., expected some of right"),
+    ],
+)
+def test_a_metric_of_what_there_is_not_is_refused(function, message):
+    with pytest.raises(ValueError, match=message):
+        metric("Wrong", better=None, kind="share", name="wrong")(function)
+    assert "wrong" not in METRICS
+
+
+def test_two_metrics_of_one_name_are_refused():
+    with pytest.raises(ValueError, match="got two metrics named 'mae_filled'"):
+        metric("MAE again", better="lower", kind="error", name="mae_filled")(lambda right: 0.0)

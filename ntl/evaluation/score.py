@@ -1,0 +1,38 @@
+"""Scoring: the answers to a split are compared with its reference answers, text with text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ntl.evaluation import metrics
+from ntl.evaluation.answer import Answers
+from ntl.evaluation.metrics import Scores, TokenStats
+from ntl.rows import Row
+
+
+def score(answers: Answers, rows: Sequence[Row], *, kind: str, fill: str | None) -> Scores:
+    """Score answers against the rows' reference answers, for all of them and for each module that rows name.
+
+    Args:
+        kind: "number" or "text": what counts in an answer.
+        fill: the number counted for an answer without one, in the metrics that end in `_filled`.
+    """
+    modules = [row["module"] for row in rows] if rows and "module" in rows[0] else None
+    stats: dict[str, TokenStats] = {}
+    for index, tokens in enumerate(answers.tokens):
+        for group in ("all", *([modules[index]] if modules else [])):
+            stats[group] = stats.get(group, TokenStats()) + tokens
+    return metrics.score(
+        answers.texts,
+        [row["answer"] for row in rows],
+        kind=kind,
+        fill=fill,
+        groups=modules,
+        token_stats=stats,
+        truncated=answers.truncated or None,
+    )
+
+
+def constant(text: str, rows: Sequence[Row]) -> Answers:
+    """The answers of a predictor that says the same to every question."""
+    return Answers([text] * len(rows), [], [])
