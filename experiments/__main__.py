@@ -16,7 +16,7 @@ from experiments.config.paths import ROOT, in_repository
 
 if TYPE_CHECKING:
     from experiments.analysis.collect import Copied
-    from experiments.analysis.records import ArmRuns, Records
+    from experiments.analysis.records import ArmRuns, Record, Records
 
 # Imports of what is slow to load stand in the functions, so that --help and a misspelt word are answered at once.
 
@@ -107,6 +107,45 @@ def publish(args: argparse.Namespace) -> int:
     return _copied(copy(args.names, args.outputs, args.results), "published", args.results)
 
 
+def rescore(args: argparse.Namespace) -> int:
+    """compute text metrics again from predictions; NAME: experiments or run ids. Adds those that records lack"""
+    from experiments.analysis.rescore import rescore
+
+    done = rescore(_named_records(args), args.data)
+    for run_id, reason in done.skipped.items():
+        print(f"skipped: {run_id}: {reason}")
+    for path, count in done.written.items():
+        print(f"{count} metrics that the record lacks: {path}")
+    for run_id, problems in done.problems.items():
+        for problem in problems:
+            print(f"not confirmed: {run_id}: {problem}", file=sys.stderr)
+    print(f"{len(done.equal)} without differences, {len(done.skipped)} skipped, {len(done.problems)} not confirmed")
+    return 1 if done.problems else 0
+
+
+def _named_records(args: argparse.Namespace) -> list[Record]:
+    """The records of the named experiments and runs, or all; a run that is published too has two."""
+    from experiments.analysis.records import arm_runs, load
+    from experiments.config.compose import ConfigurationError, experiment_names, load_experiment
+    from ntl.text import did_you_mean
+
+    found = [load(args.results), load(None, args.outputs)]
+    every = {record.path: record for records in found for record in records}
+    if not args.names:
+        return list(every.values())
+    chosen: dict[Path, Record] = {}
+    for name in args.names:
+        named = [record for record in every.values() if record.id == name]
+        if not named and name not in experiment_names():
+            known = [*experiment_names(), *dict.fromkeys(record.id for record in every.values())]
+            raise ConfigurationError(did_you_mean("experiment or run", name, known))
+        if not named:
+            arms = [arm_runs(load_experiment(name), records) for records in found]
+            named = [record for runs in arms for arm in runs.values() for record in arm.records]
+        chosen |= {record.path: record for record in named}
+    return list(chosen.values())
+
+
 def _copied(copied: Copied, done: str, folder: Path) -> int:
     """Say what became of records that were to be copied; returns the exit code."""
     for run_id in copied.new:
@@ -142,7 +181,8 @@ def everything(args: argparse.Namespace) -> int:
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
-    function.__name__: function for function in (tables, figures, claims, status, plan, collect, publish, runtime)
+    function.__name__: function
+    for function in (tables, figures, claims, status, plan, collect, publish, rescore, runtime)
 }
 
 
@@ -182,9 +222,10 @@ def _parse(arguments: list[str]) -> argparse.Namespace | int:
     parser.add_argument("--gpu", default="H200", help="of a plan: H200, H100, A100, L40S, RTX4090 or RTX3090")
     parser.add_argument("--repair", action="store_true", help="before the status, set damaged records aside")
     parser.add_argument("--show", action="store_true", help="print the tables as well")
-    results, outputs = (Path(in_repository(name)) for name in ("results", "outputs"))
+    results, outputs, data = (Path(in_repository(name)) for name in ("results", "outputs", "data"))
     parser.add_argument("--results", type=Path, default=results, help="published records and what rests on them alone")
     parser.add_argument("--outputs", type=Path, default=outputs, help="your runs, and what rests on them too")
+    parser.add_argument("--data", type=Path, default=data, help="of rescore: prepared data")
     args = parser.parse_intermixed_args(arguments)
     if args.command is not None and args.command not in COMMANDS:
         from ntl.text import did_you_mean

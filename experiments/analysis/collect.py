@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from experiments.analysis.records import RESCORED
 from experiments.config.compose import ConfigurationError
 from ntl.files import write_atomically
 from ntl.runs.record import RECORD, RecordError, read_record, read_whole
@@ -60,6 +61,8 @@ def copy_record(there: Path, here: Path, copied: Copied) -> None:
     """
     files = read_whole(there)
     if not (here / RECORD).exists():
+        if (there / RESCORED).exists():
+            write_atomically(here / RESCORED, (there / RESCORED).read_bytes())
         for name, content in files.items():  # the record is the last
             write_atomically(here / name, content, exclusive=name == RECORD)
         copied.new.append(here.name)

@@ -1,4 +1,4 @@
-"""What tables and verdicts need beyond `ntl.evaluation.metrics`: an arrow, a sign, a margin, the median beside a mean."""
+"""What tables and verdicts need beyond `ntl.evaluation.metrics`: arrow, sign, margin, median beside a mean."""
 
 from __future__ import annotations
 

@@ -6,9 +6,10 @@ experiment composes for that arm and seed. Two experiments share the runs that t
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,9 +18,11 @@ from typing import Any
 from experiments.config.compose import Experiment, run_config
 from experiments.config.paths import in_repository
 from ntl.evaluation.baselines import TRIVIAL
+from ntl.runs.record import is_finite_number, leaves, read_json
 from ntl.runs.run import ALGORITHM_VERSION, RecordError, canonical, read_record
 
 __all__ = [
+    "RESCORED",
     "TRIVIAL",
     "UNTRAINED",
     "ArmRuns",
@@ -37,6 +40,7 @@ __all__ = [
 RESULTS = Path(in_repository("results"))
 OUTPUTS = Path(in_repository("outputs"))
 UNTRAINED = "untrained"
+RESCORED = "rescored.json"  # beside a record: metrics that it lacks, see `rescore`
 
 
 class Conflict(ValueError):
@@ -89,22 +93,56 @@ class Record:
             raise RecordError(self.path, f"its configuration means nothing to this version ({error})") from error
 
     def value(self, state: str, split: str, metric: str, group: str = "all") -> float | None:
-        """`metrics[state][split][group][metric]`, or None where it is absent or undefined."""
-        found: Any = self.content["metrics"]
-        for name in (state, split, group, metric):
-            if not isinstance(found, Mapping) or name not in found:
-                return None
-            found = found[name]
+        """`metrics[state][split][group][metric]`, or None where it is absent or undefined.
+
+        A metric that the record lacks is taken from `rescored.json`.
+        """
+        place = (state, split, group, metric)
+        found = _at(self.content["metrics"], place)
+        if found is _ABSENT:
+            found = _at(self._rescored, place)
+        if found is _ABSENT:
+            return None
         if isinstance(found, list):
             raise RecordError(
                 self.path, f"metrics.{state}.{split}.{group}.{metric} is a list, and a number is expected"
             )
         return None if found is None else float(found)
 
+    @cached_property
+    def _rescored(self) -> Mapping[str, Any]:
+        """Metrics computed after the run; none where they were computed for another record in this folder."""
+        path = self.path.parent / RESCORED
+        if not path.exists():
+            return {}
+        again = "remove it and give the command `python -m experiments rescore`"
+        try:
+            content = read_json(path)
+        except RecordError as error:
+            raise RecordError(path, error.problem, again) from error
+        if not isinstance(content, dict) or content.get("record") != hashlib.sha256(self.path.read_bytes()).hexdigest():
+            return {}
+        for where, value in leaves(content.get("metrics"), depth=4):
+            if value is not None and not is_finite_number(value):
+                raise RecordError(path, f"metrics.{where} is no number", again)
+        return content["metrics"]
+
     def groups(self, split: str) -> tuple[str, ...]:
         """The groups (modules) that the trained model was scored on, without "all"."""
         scored = self.content["metrics"].get("trained", {}).get(split, {})
         return tuple(sorted(set(scored) - {"all"}))
+
+
+_ABSENT = object()
+
+
+def _at(metrics: Any, place: Sequence[str]) -> Any:
+    """The value at a place of nested mappings, or `_ABSENT`."""
+    for name in place:
+        if not isinstance(metrics, Mapping) or name not in metrics:
+            return _ABSENT
+        metrics = metrics[name]
+    return metrics
 
 
 class Records:

@@ -247,7 +247,7 @@ def problem(record: Any, folder: str) -> str | None:
             return f"code.{name} holds a {type(found).__name__}"
     if not isinstance(found := record["data"].get("fingerprint"), (str, type(None))):
         return f"data.fingerprint holds a {type(found).__name__}"
-    for where, value in _leaves(record["metrics"], depth=4):
+    for where, value in leaves(record["metrics"], depth=4):
         items = value if isinstance(value, list) else [value]  # a list: by place of the digit
         if not all(item is None or is_finite_number(item) for item in items):
             return f"metrics.{where[:200]} is {_shown.repr(value)}, and a number or null is expected"
@@ -259,13 +259,13 @@ def is_finite_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
-def _leaves(node: Any, depth: int, where: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(node: Any, depth: int, where: str = "") -> Iterator[tuple[str, Any]]:
     """Yield what lies `depth` mappings deep, with its dotted place; what is no mapping before that, as it is."""
     if depth == 0 or not isinstance(node, dict):
         yield where, (node if depth == 0 else f"{_shown.repr(node)} instead of an object")
         return
     for key, value in node.items():
-        yield from _leaves(value, depth - 1, f"{where}.{key}" if where else key)
+        yield from leaves(value, depth - 1, f"{where}.{key}" if where else key)
 
 
 def _read_table(folder: Path, name: str) -> pd.DataFrame:

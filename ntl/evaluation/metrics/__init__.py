@@ -6,32 +6,6 @@ every method passes through the same path; only `token_accuracy` and `perplexity
 The number of an answer is the last decimal in it (`ntl.numbers.parse_number`) and stays a `Decimal`: answers of thirty
 digits are compared digit by digit, and differences are taken before anything becomes a float.
 
-============================  =======================================================================================
-name                          definition, over all questions of a group unless stated
-============================  =======================================================================================
-`count`                       questions
-`accuracy`                    share right. Numbers: exactly equal (1.50 = 1.5, -0 = 0). Texts: equal but for white
-                              space at either end
-`accuracy_isclose`            the paper's: share with |p − y| ≤ 1e-8 + 1e-5·|y|, p clipped to ±1e10 whatever y is
-`no_number`                   share of answers without a number. They are wrong in both accuracies
-`first_wrong_sign`, `…_1` …   share whose first wrong digit stands there, see `first_wrong_digit`; `…_later` is any
-                              place after the sixth. With `accuracy` and `no_number` these shares sum to one
-`mae`, `rmse`                 mean of |p − y|, root of the mean of (p − y)²
-`median_absolute_error`       median of |p − y|: one answer of thirty digits can rule a mean, not this
-`mape`, `median_ape`          mean and median of |p − y|/|y| as a fraction (0.5 is 50 %); questions whose reference
-                              is 0 have no relative error and are left out of both
-`log_mae`, `log_r2`           MAE and R² of sign(x)·log10(|x| + 1): the paper's MAE and R² on mathematics
-`r2`                          1 − Σ(p − y)²/Σ(y − ȳ)², pooled over the group
-`pearson`, `spearman`         correlations of p and y
-`…_filled`                    the ten above (`mae` … `spearman`) with `fill` for every answer without a number
-`bleu`, `rouge1`              texts, and numbers whose references hold words (whole solutions): sacrebleu's corpus
-                              BLEU (13a tokens) divided by 100, and the mean over questions of the ROUGE-1 F1 of
-                              rouge-score (no stemming)
-`cut`                         share of answers that ended at the generation limit
-`token_accuracy`              share of reference tokens predicted right under teacher forcing, padding excluded
-`perplexity`                  exp of the mean negative log-likelihood of a reference token, padding excluded
-============================  =======================================================================================
-
 Two conventions for answers without a number stand side by side. Plain names leave such answers out, as the paper does:
 a model can gain by staying silent. The names ending in `_filled` count them as the trivial prediction, the median of
 the training answers: silence then earns what a constant earns.

@@ -16,7 +16,10 @@ def count(right: np.ndarray) -> float:
 
 @metric("Accuracy", better="higher", kind="score")
 def accuracy(right: np.ndarray) -> float:
-    """Share of answers that are right."""
+    """Share of answers that are right.
+
+    Numbers: exactly equal (1.50 = 1.5, -0 = 0). Texts: equal but for white space at either end.
+    """
     return np.mean(right)
 
 
@@ -31,7 +34,7 @@ def accuracy_isclose(answers: np.ndarray, targets: np.ndarray) -> float:
 
 @metric("Without a number", better="lower", kind="share")
 def no_number(answers: np.ndarray) -> float:
-    """Share of answers without a number."""
+    """Share of answers without a number; they are wrong in both accuracies."""
     return np.mean([answer is None for answer in answers])
 
 

@@ -32,7 +32,7 @@ def rmse(predictions: Sequence[Decimal], labels: Sequence[Decimal]) -> float:
 
 @metric("Median absolute error", better="lower", kind="error", format=".4g")
 def median_absolute_error(predictions: Sequence[Decimal], labels: Sequence[Decimal]) -> float:
-    """Median absolute error, in the unit of the labels."""
+    """Median absolute error, in the unit of the labels: one answer of thirty digits can rule a mean, not this."""
     return float(np.median(np.abs(_differences(predictions, labels))))
 
 
@@ -50,7 +50,7 @@ def median_ape(predictions: Sequence[Decimal], labels: Sequence[Decimal]) -> flo
 
 @metric("log-MAE", better="lower", kind="error")
 def log_mae(predictions: Sequence[Decimal], labels: Sequence[Decimal]) -> float:
-    """Mean absolute error in signed log space, sign(x)·log10(|x| + 1)."""
+    """Mean absolute error in signed log space, sign(x)·log10(|x| + 1): the paper's MAE on mathematics."""
     return _mean(np.abs(_signed_log10(predictions) - _signed_log10(labels)))
 
 

@@ -458,8 +458,8 @@ def test_registry_covers_the_published_metrics():
 
 
 def test_registry_formats():
-    for metric in METRICS.values():
-        assert format(0.5, metric.format)
+    for declared in METRICS.values():
+        assert format(0.5, declared.format)
 
 
 def test_readers_of_the_registry_do_not_load_torch():
