@@ -222,7 +222,8 @@ class Worker:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        self.process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # what was not read by a worker that died
+            self.process.stdin.close()
         self.process.stdout.close()
 
 

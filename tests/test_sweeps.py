@@ -38,7 +38,7 @@ def suite(tmp_path_factory):
     suite.mkdir()
     for name in ("conf", "data_prep", "experiments", "ntl", "results/paper"):
         shutil.copytree(ROOT / name, suite / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("run.py", "pyproject.toml"):
+    for name in ("run.py", "pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, suite / name)
     options: dict = {}
     for name, _, value in (a.partition("=") for a in SMALL if a.count(".") and not a.startswith("train.steps")):

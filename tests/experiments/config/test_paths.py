@@ -14,7 +14,6 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_defaults_lie_in_the_repository_from_any_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert compose()["paths"] == {name: str(ROOT / name) for name in ("data", "outputs", "results")}
-    assert compose(["experiment=smoke"])["paths"]["outputs"] == str(ROOT / "outputs" / "smoke")
 
 
 def test_what_is_given_is_taken_as_it_stands():

@@ -188,6 +188,6 @@ def test_an_objective_is_copied_with_another_implementation():
     assert (objective.implementation, other.implementation) == ("auto", "fused")
     assert other.options is objective.options
     with pytest.raises(
-        ValueError, match=r"got implementation='fuse', expected one of auto, plain, fused: did you mean"
+        ValueError, match=r"got implementation='fuse', expected one of auto, plain, fused; did you mean"
     ):
         objective.with_implementation("fuse")

@@ -198,12 +198,12 @@ def test_a_run_from_a_folder(name, lora, folders, tmp_path):
 
 
 def test_an_interrupted_run_with_adapters_ends_as_if_it_had_not_been(folders, tmp_path, monkeypatch):
-    from ntl.training import train as training
+    from ntl.training.callbacks import Seal
 
     whole = run_config(folders["qwen2"], tmp_path / "whole", LORA)
     run.run(whole)
     halved = run_config(folders["qwen2"], tmp_path / "halved", LORA)
-    seal = training._Seal.on_save
+    seal = Seal.on_save
 
     def stop(self, args, state, control, **rest):
         seal(self, args, state, control, **rest)
@@ -211,7 +211,7 @@ def test_an_interrupted_run_with_adapters_ends_as_if_it_had_not_been(folders, tm
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(training._Seal, "on_save", stop)
+        patch.setattr(Seal, "on_save", stop)
         with pytest.raises(KeyboardInterrupt):
             run.run(halved)
     (checkpoint,) = (tmp_path / "halved").rglob("checkpoint-3")

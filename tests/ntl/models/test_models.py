@@ -217,9 +217,9 @@ def test_a_tokenizer_that_cannot_be_had_is_said_once(no_hub):
     ("wrong", "said"),
     [
         ({"family": "bert"}, "expected one of t5, gpt2"),
-        ({"init": "scrach"}, "expected one of scratch, pretrained"),
-        ({"tokenizer": "word"}, "expected one of bpe, pretrained"),
-        ({"loss_on": "question"}, "expected one of answer, all"),
+        ({"init": "scrach"}, "expected scratch or pretrained"),
+        ({"tokenizer": "word"}, "expected bpe or pretrained"),
+        ({"loss_on": "question"}, "expected answer or all"),
         ({"init": "pretrained", "tokenizer": "pretrained"}, "model.hub=<id> or model.path=<folder>"),
         ({"init": "pretrained", "hub": "a/b"}, "model.tokenizer=pretrained"),
         ({"tokenizer": "pretrained", "path": "/no/such/folder"}, "is no folder"),
