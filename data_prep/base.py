@@ -49,13 +49,6 @@ def one_of(option: str, got: Any, known: Iterable[str]) -> None:
         raise ValueError(f"{option}: got {got!r}, {expected_one_of(got, known)}")
 
 
-def whole(option: str, got: Any, least: int, optional: bool = False) -> None:
-    """Raise ValueError unless the value `got` of `option` is an integer of at least `least` (or None if `optional`)."""
-    if (got is None and optional) or (isinstance(got, int) and not isinstance(got, bool) and got >= least):
-        return
-    raise ValueError(f"{option}: got {got!r}, expected an integer of at least {least}{' or null' if optional else ''}.")
-
-
 def short_hash(value: Any, length: int = 8) -> str:
     """Return the first digits of a hash over a JSON-able value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:length]

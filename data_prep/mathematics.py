@@ -25,7 +25,6 @@ from data_prep.base import (
     one_of,
     progress_bar,
     text_lines,
-    whole,
 )
 from ntl.files import file_sha256
 from ntl.options import option
@@ -127,9 +126,9 @@ class Mathematics(Dataset):
                 one_of(name, module, TRAINING if at else official)
                 if at:
                     one_of(f"{name} ({value})", difficulty, DIFFICULTIES)
-        everything = self.source != "generator"
-        whole("train_size", self.train_size, 1, optional=everything)
-        whole("test_size", self.test_size, 1, optional=everything)
+        for name in ("train_size", "test_size"):
+            if getattr(self, name) is None and self.source == "generator":
+                raise ValueError(f"{name}: got None, expected an integer of at least 1: the generator has no end.")
         if self.sha256 is not None and not re.fullmatch(r"[0-9a-f]{64}", str(self.sha256)):
             raise ValueError(
                 f"sha256: got {self.sha256!r}, expected 64 hexadecimal digits, or null to trust the download."

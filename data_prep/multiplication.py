@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from data_prep.base import DataError, Dataset, Row, Work, whole
+from data_prep.base import DataError, Dataset, Row, Work
 from ntl.options import option
 
 HELD_OUT_SHARE = 0.1  # of the pairs of a combination, at most, that validation and interpolation may each take
@@ -46,7 +46,11 @@ class Multiplication(Dataset):
 
     def check(self) -> None:
         super().check()
-        whole("extrapolation_digits", self.extrapolation_digits, self.digits + 1)
+        if self.extrapolation_digits <= self.digits:
+            raise ValueError(
+                f"extrapolation_digits: got {self.extrapolation_digits}, expected an integer of at least "
+                f"{self.digits + 1}, more than digits."
+            )
 
     def produce(self, work: Work) -> Iterator[tuple[str, Iterable[Row]]]:
         if self.source == "local":

@@ -156,8 +156,6 @@ def fits(value: Any, hint: Any) -> bool:
     origin, parts = get_origin(hint), get_args(hint)
     if hint is Any:
         return True
-    if origin is typing.Annotated:
-        return fits(value, parts[0])
     if origin in (typing.Union, types.UnionType):
         return any(fits(value, part) for part in parts)
     if origin in (Sequence, Iterable, list, tuple):
@@ -177,8 +175,6 @@ def fits(value: Any, hint: Any) -> bool:
 def described(hint: Any) -> str:
     """Return a type hint in words."""
     origin, parts = get_origin(hint), get_args(hint)
-    if origin is typing.Annotated:
-        return described(parts[0])
     if origin in (typing.Union, types.UnionType):
         return " or ".join(map(described, parts))
     if origin in (Sequence, Iterable, list, tuple):

@@ -51,6 +51,10 @@ class Sweep:
     def states(self):
         return [job["JobState"] for job in self.jobs()]
 
+    def under_way(self):
+        """Whether a job runs, as far as the controller knows: it hears of a job's end later than the launcher."""
+        return not {"RUNNING", "COMPLETING"}.isdisjoint(self.states())
+
     def name(self, number):
         """SLURM's name of one job: of an array, the id of its last one would name them all."""
         job = self.jobs()[number]
@@ -59,7 +63,7 @@ class Sweep:
     def wait_for(self, condition, what, seconds=240):
         end = time.monotonic() + seconds
         while not condition():
-            over = self.launcher.poll() is not None and "COMPLETING" not in self.states()
+            over = self.launcher.poll() is not None and not self.under_way()
             if (over and not condition()) or time.monotonic() > end:
                 self.launcher.kill()
                 said = self.launcher.communicate()[0]
@@ -75,7 +79,7 @@ class Sweep:
         """Wait for the end of it all, SLURM's own tidying up included; returns the exit code."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.said = self.launcher.communicate(timeout=seconds)[0]
-            self.cluster.wait(lambda: "COMPLETING" not in self.states(), "a job does not end")
+            self.cluster.wait(lambda: not self.under_way(), "a job does not end")
             return self.launcher.returncode
         self.wait_for(lambda: False, "end", seconds=0)
 

@@ -99,11 +99,12 @@ def _prepared(data: Path) -> dict[str, Path]:
 
 def _load(folder: Path, examples: int | None) -> _Scored:
     from ntl.evaluation import rescore as scoring
+    from ntl.evaluation.score import trivial as trivial_predictors
 
     prepared = PreparedData.load(folder)
     kind = prepared.manifest["answers"]
     rows = {split: prepared.rows(split)[:examples] for split in prepared.splits if split != "train"}
-    trivial, fill = scoring.trivial(prepared.rows("train"), rows, kind)
+    trivial, fill = trivial_predictors(prepared.rows("train"), rows, kind)
     return _Scored(kind, rows, fill, scoring.rescore(trivial, rows, kind=kind, fill=fill))
 
 

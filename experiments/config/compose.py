@@ -1,7 +1,7 @@
 """From Hydra's yaml files to one checked, plain configuration per run.
 
 `run.py`, `status` and the tables all read an experiment's arms here, so that they can never disagree. Nothing in this
-module loads torch: a misspelt key is answered at once. `check` does, as the last thing before work starts.
+module loads torch, so that a misspelt key is reported at once.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
@@ -29,6 +28,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.config.paths import ROOT, in_repository
+from ntl.files import file_sha256, write_atomically
+from ntl.options import options_of
 from ntl.settings import EvalSettings, ModelSettings, TrainSettings, with_source
 from ntl.text import did_you_mean, nearest
 
@@ -85,7 +86,7 @@ def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
 
     Args:
         overrides: Hydra overrides, e.g. `["experiment=ablation", "arm=ce", "seed=1"]`. Where an arm and the caller
-            set the same key, the caller's word holds.
+            set the same key, the caller's value takes precedence.
 
     Raises:
         ConfigurationError: an unknown key, choice or arm, or a value of the wrong type.
@@ -148,30 +149,31 @@ def _arm_config(name: str, arm: str, overrides: tuple[str, ...]) -> dict[str, An
 @cache
 def _arm_configs(name: str, overrides: tuple[str, ...], conf: str) -> dict[str, dict[str, Any]]:
     """The configurations of all arms of an experiment, kept in a file from one command to the next."""
-    key = hashlib.sha256(json.dumps([name, overrides, _sources(conf)]).encode()).hexdigest()
-    path = COMPOSED / f"{key[:32]}.json"
+    folder = COMPOSED / _sources(conf)
+    path = folder / f"{hashlib.sha256(json.dumps([name, overrides]).encode()).hexdigest()[:32]}.json"
     with contextlib.suppress(OSError, ValueError):
         return json.loads(path.read_text(encoding="utf-8"))
     arms = load_experiment(name, overrides).arms
     configs = {arm: compose([f"experiment={name}", f"arm={arm}", *overrides]) for arm in arms}
-    with contextlib.suppress(OSError):  # a cache: where it cannot be written, composing takes its time again
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}")
-        temporary.write_text(json.dumps(configs), encoding="utf-8")
-        temporary.replace(path)
+    with contextlib.suppress(OSError):  # a cache: where it cannot be written, the next command composes again
+        if not folder.exists() and COMPOSED.exists():  # what older sources gave is of no use any more
+            for old in COMPOSED.iterdir():
+                shutil.rmtree(old, ignore_errors=True)
+        write_atomically(path, json.dumps(configs).encode())
     return configs
 
 
 @cache
-def _sources(conf: str) -> list[str]:
-    """Hashes of all that a composed configuration depends on: the yaml files, the settings, and this code."""
+def _sources(conf: str) -> str:
+    """A hash of all that a composed configuration depends on: the yaml files, the settings, and this code."""
     code = [
         *sorted((ROOT / "experiments").rglob("*.py")),
         *(ROOT / "ntl" / name for name in ("options.py", "settings.py")),
     ]
     files = [*sorted(Path(conf).rglob("*.yaml")), *code]
     versions = [version(package) for package in ("hydra-core", "omegaconf")]
-    return [*versions, conf, *(hashlib.sha256(file.read_bytes()).hexdigest() for file in files)]
+    content = [*versions, conf, *(f"{file}: {file_sha256(file)}" for file in files)]
+    return hashlib.sha256("\n".join(content).encode()).hexdigest()[:32]
 
 
 def _with_overrides(base: Sequence[str], overrides: Sequence[str]) -> dict[str, Any] | None:
@@ -402,14 +404,12 @@ def _composed(overrides: tuple[str, ...], conf: str) -> dict[str, Any]:
 
 def _wrong_type(key: str | None, overrides: Sequence[str]) -> str | None:
     """What to say of an override of `key` if its value is not of the type that the settings give it."""
-    from ntl.options import described, fits
-
     group, _, name = str(key).partition(".")
-    hint = get_type_hints(SETTINGS[group]).get(name) if group in SETTINGS else None
+    declared = options_of(SETTINGS[group]).get(name) if group in SETTINGS else None
     values = [o.value() for o in _parse(overrides) if o.get_key_element().lstrip("+") == key]
-    if hint is None or not values or fits(values[-1], hint):
+    if declared is None or not values or declared.accepts(values[-1]):
         return None
-    return f"{key}: got {values[-1]!r}, expected {described(hint)}"
+    return f"{key}: got {values[-1]!r}, expected {declared.expected()}"
 
 
 def _groups() -> set[str]:

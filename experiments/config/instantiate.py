@@ -109,8 +109,8 @@ def _encoding(config: Mapping[str, Any]) -> Callable[[TokenizerSource], Encoding
 def check_encoding(loss: Mapping[str, Any], *, family: str, answers: str, decode: str) -> None:
     """Raise a ValueError where a loss's encoding cannot be used with these models, answers and way of decoding."""
     node = _encoding_node(loss)
-    options = {key: value for key, value in node.items() if key != "_target_"}
-    get_class(node["_target_"]).check(family=family, answers=answers, decode=decode, **options)
+    arguments = {key: value for key, value in node.items() if key != "_target_"}
+    get_class(node["_target_"]).check(family=family, answers=answers, decode=decode, **arguments)
 
 
 def answers_of(dataset: Dataset) -> str:

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ntl.evaluation.answer import Answers
-from ntl.evaluation.baselines import trivial_answers
 from ntl.evaluation.metrics import METRICS
-from ntl.evaluation.score import constant, score
+from ntl.evaluation.score import score
 from ntl.rows import Row
 
 TOLERANCE = 1e-9  # relative above 1, absolute below
@@ -65,15 +64,6 @@ def rescore(
         state: {split: score(given, rows[split], kind=kind, fill=fill).metrics for split, given in splits.items()}
         for state, splits in answered.items()
     }
-
-
-def trivial(
-    training: Sequence[Row], rows: Mapping[str, Sequence[Row]], kind: str
-) -> tuple[dict[str, dict[str, Answers]], str | None]:
-    """The answers of the trivial predictors by state and split, and the number that fills in for missing ones."""
-    constants = trivial_answers((row["answer"] for row in training), kind)
-    answers = {state: {split: constant(text, rows[split]) for split in rows} for state, text in constants.items()}
-    return answers, constants.get("median")
 
 
 def compare(recorded: Metrics, computed: Metrics) -> tuple[list[Difference], dict[str, Any]]:

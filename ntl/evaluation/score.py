@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ntl.evaluation import metrics
 from ntl.evaluation.answer import Answers
+from ntl.evaluation.baselines import trivial_answers
 from ntl.evaluation.metrics import Scores, TokenStats
 from ntl.rows import Row
 
@@ -36,3 +37,12 @@ def score(answers: Answers, rows: Sequence[Row], *, kind: str, fill: str | None)
 def constant(text: str, rows: Sequence[Row]) -> Answers:
     """The answers of a predictor that says the same to every question."""
     return Answers([text] * len(rows), [], [])
+
+
+def trivial(
+    training: Sequence[Row], rows: Mapping[str, Sequence[Row]], kind: str
+) -> tuple[dict[str, dict[str, Answers]], str | None]:
+    """The answers of the trivial predictors by state and split, and the number that fills in for missing ones."""
+    constants = trivial_answers((row["answer"] for row in training), kind)
+    answers = {state: {split: constant(text, rows[split]) for split in rows} for state, text in constants.items()}
+    return answers, constants.get("median")

@@ -19,8 +19,7 @@ import torch
 from ntl import data as layouts
 from ntl import distributed, models, predict
 from ntl.evaluation import answer as evaluation
-from ntl.evaluation.baselines import trivial_answers
-from ntl.evaluation.score import constant, score
+from ntl.evaluation.score import score, trivial
 from ntl.quiet import quiet_libraries
 from ntl.runs import faults, tracking
 from ntl.runs.lease import LeaseLost
@@ -168,14 +167,14 @@ def execute(parts: Parts, prepared: Prepared, run: Run) -> None:
 
         # The trivial predictors are scored on the same path as the model.
         kind = parts.dataset.answers
-        constants = trivial_answers((row["answer"] for row in rows["train"]), kind)
-        trivial = {state: {split: constant(text, tests[split]) for split in tests} for state, text in constants.items()}
+        constants, fill = trivial(rows["train"], tests, kind)
+        scored = answered | constants
         scores = {
-            (state, split): score(given, tests[split], kind=kind, fill=constants.get("median"))
-            for state, splits in (answered | trivial).items()
+            (state, split): score(given, tests[split], kind=kind, fill=fill)
+            for state, splits in scored.items()
             for split, given in splits.items()
         }
-        metrics = {state: {split: scores[state, split].metrics for split in tests} for state in answered | trivial}
+        metrics = {state: {split: scores[state, split].metrics for split in tests} for state in scored}
         tracker.finish(metrics["trained"])
 
     gpu = torch.cuda.is_available()

@@ -20,6 +20,7 @@ def five_seeds(tmp_path_factory):
     yaml.write_text(re.sub(r"(?m)^seeds:.*(\n(?=[ -]).*)*", "seeds: [0, 1, 2, 3, 4]", yaml.read_text()))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(configuration, "CONF", conf)
+        patch.setattr(configuration, "COMPOSED", conf.parent / "composed")
         yield
 
 

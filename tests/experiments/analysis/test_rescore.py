@@ -16,7 +16,8 @@ from experiments.__main__ import main
 from experiments.analysis.records import Record, load
 from experiments.config.compose import load_experiment, run_config
 from ntl.evaluation.answer import Answers
-from ntl.evaluation.rescore import compare, rescore, trivial
+from ntl.evaluation.rescore import compare, rescore
+from ntl.evaluation.score import trivial
 from ntl.runs import record as records
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -131,7 +131,7 @@ def test_a_model_that_the_hub_has_not_is_said(hub, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_without_its_model_ends_with_one_line_and_no_record(tmp_path):
-    arguments = ["run.py", "model=custom", f"model.name={REPOSITORY}", f"paths.results={tmp_path / 'results'}"]
+    arguments = ["run.py", "model=custom", f"model.name={REPOSITORY}", f"paths.outputs={tmp_path / 'outputs'}"]
     environment = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path), "NO_PROXY": "*"}
     begun = time.perf_counter()
     done = subprocess.run(
@@ -141,7 +141,7 @@ def test_a_run_without_its_model_ends_with_one_line_and_no_record(tmp_path):
     assert done.returncode == 1
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert "out of reach" in line and "Traceback" not in done.stderr
-    assert not (tmp_path / "results").exists()
+    assert not (tmp_path / "outputs").exists()
 
 
 @pytest.mark.slow
