@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,25 +18,38 @@ from tabulate import tabulate
 
 from experiments.analysis import published as paper
 from experiments.analysis.frame import same_data, trivial_value
-from experiments.analysis.metrics import describe, margin
+from experiments.analysis.metrics import describe, direction, margin
 from experiments.analysis.published import Claim
 from experiments.analysis.records import TRIVIAL, ArmRuns, Records, arm_runs, command
 from experiments.analysis.rendering import interval, number, probability, write_texts
 from experiments.analysis.statistics import (
+    LEVEL,
     NOTHING,
     Paired,
     at_ceiling,
     at_floor,
     common,
+    detectable,
+    detectable_margin,
     equivalence_p,
     holm,
+    not_above_zero,
     paired,
     summarise,
     verdict,
 )
-from experiments.config.compose import load_experiment
+from experiments.config.compose import experiment_names, load_experiment
 from experiments.config.discovery import module, module_name
 
+# The scales at which a claim is judged: from scratch on two CPU cores, and with pretrained weights. Text and regression
+# need a model that can read, so that their claims are judged with pretrained weights alone.
+CPU, PRETRAINED = "cpu", "pretrained"
+_PRETRAINED_ALONE = ("C05", "C06", "C07", "C08", "C09", "C10")
+_AT_BOTH = ("C01", "C02", "C03")
+# Errors on a regression set: a model that orders the answers can be compared even where a constant has a lower error.
+_REGRESSION = ("C08", "C09")
+# Seeds of these experiments give the spread of paired differences, before any claim is judged; they are no evidence.
+PILOTS = {CPU: "pilot", PRETRAINED: "pretrained/pilot"}
 COLUMNS = ("id", "claim", "verdict", "effect", "ci_low", "ci_high", "p", "n", "scale", "paper_effect", "command")
 NOT_RUN = "not run"
 ANY = ("match",)  # "sometimes": one of several comparisons is enough; all other claims need all
@@ -57,19 +70,23 @@ class Outcome:
     p: float | None = None
     raw_p: float | None = None
     seeds: int = 0
-    scale: str = "cpu"
+    scale: str = CPU
     command: str = ""
     remark: str = ""
+    constant: str = ""  # the best trivial predictor, and the arms that beat it
+    detectable: float | None = None  # effect that the planned seeds detect with 80 % power (no effect: margin)
 
 
 @dataclass(frozen=True)
 class _Evidence:
     claim: Claim
+    scale: str
     comparisons: tuple[Paired, ...]  # signed
     equivalence: tuple[float | None, ...]
     floor: bool
     ceiling: bool
     seeds: int
+    constant: str
 
     @property
     def p(self) -> float | None:
@@ -79,12 +96,60 @@ class _Evidence:
 
 
 def judge(records: Records, results: Path) -> list[Outcome]:
-    """The outcome of every claim, in the order of their ids."""
-    outcomes: list[Outcome | _Evidence] = [_examine(claim, records, results) for claim in paper.claims()]
+    """The outcome of every claim at each scale at which it is judged, in the order of their ids.
+
+    Holm's correction is over the claims of a difference at all scales.
+    """
+    judged = [(claim, scale) for claim in paper.claims() for scale in scales(claim)]
+    outcomes: list[Outcome | _Evidence] = [_examine(claim, scale, records, results) for claim, scale in judged]
     family = [o for o in outcomes if isinstance(o, _Evidence) and not o.claim.no_effect]
     corrected = holm(np.array([np.nan if e.p is None else e.p for e in family]))
-    by_claim = {e.claim.id: None if np.isnan(p) else float(p) for e, p in zip(family, corrected, strict=True)}
-    return [_conclude(o, by_claim.get(o.claim.id)) if isinstance(o, _Evidence) else o for o in outcomes]
+    by_claim = {
+        (e.claim.id, e.scale): None if np.isnan(p) else float(p) for e, p in zip(family, corrected, strict=True)
+    }
+    concluded = [_conclude(o, by_claim.get((o.claim.id, o.scale))) if isinstance(o, _Evidence) else o for o in outcomes]
+    # Planned for, whether or not the runs have finished: every claim of a difference that rests on runs.
+    planned = sum(not claim.no_effect and not _is_measured(claim) for claim, _ in judged)
+    return [_with_detectable(outcome, records, planned) for outcome in concluded]
+
+
+def scales(claim: Claim) -> tuple[str, ...]:
+    """Return the scales at which a claim is judged."""
+    if claim.id in _AT_BOTH:
+        return (CPU, PRETRAINED)
+    return (PRETRAINED,) if claim.id in _PRETRAINED_ALONE else (CPU,)
+
+
+def experiment_of(claim: Claim, scale: str) -> str:
+    """Return the name of the experiment that a claim rests on at a scale."""
+    return claim.experiment if scale == CPU else f"{scale}/{claim.experiment}"
+
+
+def _is_measured(claim: Claim) -> bool:
+    """Whether a claim rests on something else than runs: a benchmark, or a computation."""
+    return module_name(claim.experiment) is not None and hasattr(module(claim.experiment), "judge")
+
+
+def _with_detectable(outcome: Outcome, records: Records, family: int) -> Outcome:
+    """Add what the planned seeds can detect, from the spread of paired differences in the pilot of the same scale."""
+    sd = None if outcome.scale not in PILOTS else _pilot_sd(outcome.claim, PILOTS[outcome.scale], records)
+    if sd is None or outcome.seeds < 2:
+        return outcome
+    if outcome.claim.no_effect:
+        return replace(outcome, detectable=detectable_margin(sd, outcome.seeds))
+    return replace(outcome, detectable=detectable(sd, outcome.seeds, LEVEL / family))
+
+
+def _pilot_sd(claim: Claim, pilot: str, records: Records) -> float | None:
+    """Return the standard deviation of a claim's metric over the pilot's paired differences; None where it has none."""
+    if pilot not in experiment_names():
+        return None
+    arms = list(arm_runs(load_experiment(pilot), records).values())
+    # A pilot has two arms and no split "test": interpolation stands for it.
+    split = claim.split if claim.split != "test" else "interpolate"
+    baseline, treatment = (runs.values(split, claim.metric) for runs in arms)
+    _, ours, theirs = common(treatment, baseline)
+    return summarise(ours - theirs).sd
 
 
 def write(records: Records, results: Path, folder: Path) -> list[Path]:
@@ -113,23 +178,27 @@ def to_csv(outcomes: Sequence[Outcome]) -> str:
 
 def to_markdown(outcomes: Sequence[Outcome], source: str = "published") -> str:
     """The outcomes for readers; `source` says which records they rest on."""
-    headers = ["", "claim", "metric", "verdict", "effect [95 %]", "p", "t-test p", "sign-flip p", "n", "paper's effect"]
+    headers = ["", "scale", "claim", "metric", "verdict", "paper's effect", "effect [95 %]", "detectable"]
+    headers += ["p", "t-test p", "sign-flip p", "n", "best constant"]
     rows = [
         [
             o.claim.id,
+            o.scale,
             o.claim.claim,
             " ".join(filter(None, (o.claim.split, describe(o.claim.metric).title))),
             f"**{o.verdict}**" + (f": {o.remark}" if o.remark else ""),
+            number(o.claim.paper_effect, sign=True),
             interval(o.effect),
+            number(o.detectable),
             probability(o.p),
             probability(o.raw_p),
             probability(o.effect.sign_flip_p),
             f"{o.effect.n} of {o.seeds}" if o.seeds else "–",
-            number(o.claim.paper_effect, sign=True),
+            o.constant or "–",
         ]
         for o in outcomes
     ]
-    commands = [f"* {o.claim.id}: `{o.command}`" for o in outcomes if o.command]
+    commands = [f"* {o.claim.id} ({o.scale}): `{o.command}`" for o in outcomes if o.command]
     return (
         "# What the records say of the paper's claims\n\n"
         + tabulate(rows, headers, tablefmt="pipe", disable_numparse=True)
@@ -140,22 +209,27 @@ def to_markdown(outcomes: Sequence[Outcome], source: str = "published") -> str:
         "* p is what the verdict rests on: the paired t-test's, Holm-corrected over all claims of a difference that "
         "have one; for a claim of no effect, the larger of two one-sided tests against the margin. The exact sign-flip "
         "p is not corrected.\n"
-        "* Verdicts, in this order: *floor* (no arm beats the best constant by 0.02, or an error by 2 %: this scale "
-        "cannot speak), *ceiling* (all arms above 0.98); for no effect *equivalent*, *differs*, *undecided*; for a "
-        "difference *reproduced*, *opposite*, *no clear effect*.\n\n"
+        "* Detectable: the smallest true effect that the planned seeds detect with 80 % power at the level that Holm's "
+        "correction guarantees; for a claim of no effect, the smallest margin at which they would show equivalence. "
+        "The spread of paired differences is that of the pilot of the same scale.\n"
+        "* Verdicts, in this order: *floor* (no arm beats the best constant by 0.02, or an error by 2 %; for C08 and "
+        "C09, no arm's Spearman correlation is above 0: the claim cannot be decided at this scale), *ceiling* (all "
+        "arms above 0.98); for no effect *equivalent*, *differs*, *undecided*; for a difference *reproduced*, "
+        "*opposite*, *no clear effect*.\n\n"
         "## Commands\n\n" + "\n".join(commands) + "\n"
     )
 
 
-def _examine(claim: Claim, records: Records, results: Path) -> Outcome | _Evidence:
+def _examine(claim: Claim, scale: str, records: Records, results: Path) -> Outcome | _Evidence:
     names = list(dict.fromkeys((*claim.baselines, *claim.treatments)))
-    if module_name(claim.experiment) is None:
-        return Outcome(claim, remark=f"there is no experiment '{claim.experiment}' yet")
-    if hasattr(module(claim.experiment), "judge"):
-        return module(claim.experiment).judge(claim, results)
-    experiment = load_experiment(claim.experiment)
-    if absent := [name for name in names if name not in experiment.arms]:
-        return Outcome(claim, remark=f"'{claim.experiment}' has no arm {', '.join(absent)}")
+    name = experiment_of(claim, scale)
+    if name not in experiment_names() or module_name(name) is None:
+        return Outcome(claim, scale=scale, remark=f"there is no experiment '{name}' yet")
+    if _is_measured(claim):
+        return module(name).judge(claim, results)
+    experiment = load_experiment(name)
+    if absent := [arm for arm in names if arm not in experiment.arms]:
+        return Outcome(claim, scale=scale, remark=f"'{name}' has no arm {', '.join(absent)}")
     arms = {arm: runs for arm, runs in arm_runs(experiment, records).items() if arm in names}
     same_data(arms.values())
     values = {arm: runs.values(claim.split, claim.metric) for arm, runs in arms.items()}
@@ -165,8 +239,9 @@ def _examine(claim: Claim, records: Records, results: Path) -> Outcome | _Eviden
         declared = sum(len(runs.seeds) for runs in arms.values())
         return Outcome(
             claim,
-            seeds=len(experiment.seeds),
-            command=_command(claim),
+            seeds=min(len(runs.seeds) for runs in arms.values()),
+            scale=scale,
+            command=_command(claim, scale),
             remark=f"{finished} of {declared} runs finished",
         )
     comparisons, equivalence = [], []
@@ -176,16 +251,34 @@ def _examine(claim: Claim, records: Records, results: Path) -> Outcome | _Eviden
         if claim.no_effect:
             low, high = margin(claim.metric, one_sided=claim.paper_verdict == "match")
             equivalence.append(equivalence_p(claim.sign * ours, claim.sign * theirs, low, high))
-    means = [summarise(list(v.values())).mean for v in values.values()]
+    means = {arm: summarise(list(v.values())).mean for arm, v in values.items()}
     kind = describe(claim.metric).kind
+    trivial = _trivial(claim, arms)
+    if claim.id in _REGRESSION:
+        orders = [list(runs.values(claim.split, "spearman").values()) for runs in arms.values()]
+        floor = all(map(not_above_zero, orders))
+    else:
+        floor = at_floor(list(means.values()), trivial, kind)
     return _Evidence(
         claim,
+        scale,
         tuple(comparisons),
         tuple(equivalence),
-        floor=at_floor(means, _trivial(claim, arms), kind),
-        ceiling=at_ceiling(means, kind),
-        seeds=len(experiment.seeds),
+        floor=floor,
+        ceiling=at_ceiling(list(means.values()), kind),
+        seeds=min(len(runs.seeds) for runs in arms.values()),
+        constant=_beside_constant(claim, means, trivial),
     )
+
+
+def _beside_constant(claim: Claim, means: Mapping[str, float], trivial: Sequence[float]) -> str:
+    """The best trivial predictor's value, and which arms are better."""
+    if not trivial:
+        return "–"
+    sign = direction(claim.metric)
+    best = sign * max(sign * value for value in trivial)
+    better = [arm for arm, mean in means.items() if sign * mean > sign * best]
+    return f"{number(best)}; {', '.join(better) + ' better' if better else 'no arm is better'}"
 
 
 def _trivial(claim: Claim, arms: Mapping[str, ArmRuns]) -> list[float]:
@@ -223,10 +316,12 @@ def _conclude(evidence: _Evidence, corrected: float | None) -> Outcome:
         p,
         raw_p=effect.p,
         seeds=evidence.seeds,
-        command=_command(claim),
+        scale=evidence.scale,
+        command=_command(claim, evidence.scale),
+        constant=evidence.constant,
         remark="" if effect.n == evidence.seeds else f"on {effect.n} of {evidence.seeds} seeds so far",
     )
 
 
-def _command(claim: Claim) -> str:
-    return command(claim.experiment, dict.fromkeys((*claim.baselines, *claim.treatments)))
+def _command(claim: Claim, scale: str) -> str:
+    return command(experiment_of(claim, scale), dict.fromkeys((*claim.baselines, *claim.treatments)))

@@ -2,7 +2,8 @@
 
 A module declares what its experiment shows as `TABLES` and `FIGURES`, or, where that depends on what was measured, as
 functions `tables(results)` and `figures(results)`. The same module serves the experiment at the other scales,
-`gpu/NAME` and `paper/NAME`, which differ in their yaml alone. Modules in other folders are never taken for experiments.
+`pretrained/NAME`, `gpu/NAME` and `paper/NAME`, which differ in their yaml alone. Modules in other folders are never
+taken for experiments.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from experiments.config.compose import ConfigurationError, experiment_names
 from ntl.text import did_you_mean
 
-SCALES = ("gpu", "paper")
+SCALES = ("pretrained", "gpu", "paper")
 FOLDERS = ("", "calibration")  # those that hold modules of experiments
 _FOLDER = Path(__file__).resolve().parents[1]
 

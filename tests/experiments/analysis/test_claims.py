@@ -10,8 +10,8 @@ from scipy import stats
 
 from experiments.analysis.claims import COLUMNS, judge, to_csv, to_markdown
 from experiments.analysis.records import load
-from experiments.analysis.statistics import holm
-from experiments.config.compose import run_config
+from experiments.analysis.statistics import detectable, detectable_margin, holm
+from experiments.config.compose import load_experiment, run_config
 
 NOISE = np.array([0.010, -0.012, 0.004, -0.006, 0.002])
 BASE = np.array([0.36, 0.45, 0.41, 0.46, 0.40])
@@ -38,13 +38,16 @@ ARMS = {
 }
 
 
-def verdicts(results):
-    return {outcome.claim.id: outcome for outcome in judge(load(results), results)}
+def verdicts(results, scale="cpu"):
+    return {o.claim.id: o for o in judge(load(results), results) if o.scale in (scale, "analytic")}
 
 
 def test_without_records_nothing_was_run(tmp_path):
     outcomes = verdicts(tmp_path)
-    assert len(outcomes) == 20
+    with_weights = verdicts(tmp_path, "pretrained")
+    judged = ["C01", "C02", "C03", "C05", "C06", "C07", "C08", "C09", "C10"]
+    assert sorted(with_weights) == [*judged, "C19"]
+    assert {*outcomes} | {*with_weights} == {f"C{i:02}" for i in range(1, 21)} and len(outcomes) == 14
     analytic = outcomes.pop("C19")  # computed, not run
     assert analytic.verdict == "reproduced" and analytic.scale == "analytic"
     assert {outcome.verdict for outcome in outcomes.values()} == {"not run"}
@@ -102,10 +105,34 @@ def test_the_files_hold_the_contracts_columns(results):
     rows = list(csv.DictReader(io.StringIO(to_csv(outcomes))))
     assert tuple(rows[0]) == COLUMNS
     assert ",".join(COLUMNS) == "id,claim,verdict,effect,ci_low,ci_high,p,n,scale,paper_effect,command"
-    assert [row["id"] for row in rows] == [f"C{i:02}" for i in range(1, 21)]
+    at_both = ("C01", "C02", "C03")
+    assert [row["id"] for row in rows] == sorted([f"C{i:02}" for i in range(1, 21)] + [*at_both])
+    assert {row["scale"] for row in rows if row["id"] in at_both} == {"cpu", "pretrained"}
     by_id = {row["id"]: row for row in rows}
     assert float(by_id["C11"]["effect"]) == pytest.approx(np.mean([0.08, 0.01, 0.02]), rel=1e-5)
     assert by_id["C11"]["n"] == "3"
     assert by_id["C01"]["effect"] == ""
     text = to_markdown(outcomes)
     assert all(f"| {row['id']} " in text for row in rows)
+
+
+def test_the_pilots_spread_says_what_the_planned_seeds_detect(tmp_path, ablation):
+    pilot = load_experiment("pilot")
+    for seed, shift in zip(pilot.seeds, NOISE, strict=True):
+        for arm, value in (("ce", 0.4), ("ntl_was@0.3", 0.4 + float(shift))):
+            write_record(tmp_path, run_config(pilot, arm, seed), scores(metrics(value, 0.3)))
+    found = verdicts(tmp_path)
+    family = 13  # claims of a difference that rest on runs: C01-C03 twice, C04, C11, C12, C14, C15, C17, C20, and
+    family += 3  # C05, C06, C08 with pretrained weights
+    sd = np.std(NOISE, ddof=1)
+    assert found["C11"].verdict == "not run" and found["C11"].seeds == 5
+    assert found["C11"].detectable == pytest.approx(detectable(sd, 5, 0.05 / family))
+    assert found["C13"].detectable == pytest.approx(detectable_margin(sd, 5))
+    assert found["C02"].detectable == 0.0  # its metric did not vary
+    assert verdicts(tmp_path, "pretrained")["C06"].detectable is None
+    assert f"| {found['C11'].detectable:.3f} " in to_markdown(judge(load(tmp_path), tmp_path))
+
+
+def test_the_best_constant_stands_beside_each_claim(tmp_path, ablation):
+    sweep(tmp_path, ablation, ce=[0.04] * 5, mae=BASE)
+    assert verdicts(tmp_path)["C11"].constant == "0.050; ntl_mae@0.3 better"

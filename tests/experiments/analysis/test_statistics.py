@@ -15,8 +15,11 @@ from experiments.analysis.statistics import (
     at_ceiling,
     at_floor,
     common,
+    detectable,
+    detectable_margin,
     equivalence_p,
     holm,
+    not_above_zero,
     paired,
     sign_flip_p,
     summarise,
@@ -210,3 +213,28 @@ def compared(low, high):
 )
 def test_verdicts_in_their_order(expected, arguments):
     assert verdict(**arguments) == expected
+
+
+@pytest.mark.parametrize(("n", "level"), [(5, 0.05), (8, 0.05), (8, 0.05 / 13), (3, 0.05)])
+def test_the_detectable_effect_is_found_in_four_of_five_simulated_experiments(n, level):
+    effect = detectable(0.03, n, level)
+    differences = np.random.default_rng(1).normal(effect, 0.03, (20_000, n))
+    found = (stats.ttest_1samp(differences, 0.0, axis=1).pvalue < level).mean()
+    assert found == pytest.approx(0.8, abs=0.012)
+    assert detectable(0.06, n, level) == pytest.approx(2 * effect)
+
+
+@pytest.mark.parametrize("n", [3, 5, 8])
+def test_the_detectable_margin_is_met_in_four_of_five_simulated_experiments(n):
+    margin = detectable_margin(0.03, n)
+    differences = np.random.default_rng(1).normal(0.0, 0.03, (4_000, n))
+    above = stats.ttest_1samp(differences, -margin, axis=1, alternative="greater").pvalue
+    below = stats.ttest_1samp(differences, margin, axis=1, alternative="less").pvalue
+    assert (np.maximum(above, below) < 0.05).mean() == pytest.approx(0.8, abs=0.02)
+
+
+def test_a_mean_is_above_zero_where_its_interval_is():
+    assert not not_above_zero([0.10, 0.12, 0.14])
+    assert not_above_zero([-0.1, 0.12, 0.14])
+    assert not_above_zero([0.5])
+    assert not not_above_zero([0.1, 0.1]) and not_above_zero([0.0, 0.0])
