@@ -156,7 +156,7 @@ class TestLandscape:
         from experiments.analysis import published as paper
 
         claim = next(claim for claim in paper.claims() if claim.id == "C19")
-        outcome = claims._examine(claim, load(tmp_path), tmp_path)
+        (outcome,) = (one for one in claims.judge(load(tmp_path), tmp_path) if one.claim == claim)
         assert outcome.verdict == "reproduced"
         assert "4.000 by NTL-WAS" in outcome.remark
         right = self.landscape.losses
