@@ -63,9 +63,9 @@ def register() -> None:
     for group, settings in SETTINGS.items():
         store.store(group=group, name="schema", node=settings)
     OmegaConf.register_new_resolver("arm_names", lambda arms: ",".join(arms) or "null", replace=True)
-    OmegaConf.register_new_resolver("arms_of", lambda name: load_experiment(name).arms, replace=True)
     OmegaConf.register_new_resolver("in_repository", in_repository, replace=True)
     OmegaConf.register_new_resolver("joined", lambda values: ",".join(map(str, values)), replace=True)
+    OmegaConf.register_new_resolver("scale_of", lambda experiment: experiment.rpartition("/")[0] or "cpu", replace=True)
 
 
 @cache

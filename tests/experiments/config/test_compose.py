@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from helpers.cpu import at_most
 
 from experiments.config import compose as configuration
@@ -155,15 +156,21 @@ def test_arms_override_the_defaults_and_the_caller_overrides_the_arms():
     assert subword["encoding"] == "subword" and subword["weight"] == 0.3
 
 
-@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name.startswith(("gpu/", "paper/"))])
-def test_an_experiment_has_the_same_arms_at_every_scale(name):
-    arms = configuration.load_experiment(name.rpartition("/")[2]).arms
-    others = configuration.load_experiment(name).arms
-    assert set(arms) <= set(others)
-    for arm, overrides in arms.items():
-        assert [o for o in others[arm] if not o.startswith("scale=")] == [
-            o for o in overrides if not o.startswith("scale=")
-        ]
+@pytest.mark.parametrize("name", MANY)
+def test_at_another_scale_an_experiment_differs_in_scale_more_arms_and_seeds_alone(name):
+    stated = yaml.safe_load((ROOT / "conf" / "experiment" / f"{name}.yaml").read_text())
+    folder, _, source = name.partition("/")
+    inherited, scale, own = stated.pop("defaults")
+    assert inherited == f"/experiment/{source}" and own == "_self_"
+    assert scale["override /scale"].startswith(f"{folder}/")
+    assert set(stated) <= {"experiment", "arms", "seeds"}
+    there, here = (configuration.load_experiment(one) for one in (source, name))
+    for arm, overrides in there.arms.items():
+        assert arm not in stated.get("arms", {})
+        assert here.arms[arm] == [o.replace("scale=cpu/", f"scale={folder}/") for o in overrides]
+    assert list(here.arms) == [*there.arms, *stated.get("arms", {})]
+    rest = compose([f"experiment={source}", f"scale={scale['override /scale']}"])
+    assert compose([f"experiment={name}"]) == rest | {"experiment": name}
 
 
 @pytest.mark.parametrize(
