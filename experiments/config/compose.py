@@ -131,43 +131,40 @@ def load_experiment(name: str, overrides: Sequence[str] = ()) -> Experiment:
     Raises:
         ConfigurationError: an unknown experiment (with the nearest names).
     """
-    config = _compose_checked([f"experiment={name}", *overrides])
-    arms = {arm: list(items) for arm, items in config["arms"].items()}
-    return Experiment(name=name, arms=arms, seeds=list(config["seeds"]), overrides=list(overrides))
+    loaded = _loaded(name, tuple(overrides), str(CONF))
+    arms = {arm: list(items) for arm, items in loaded["arms"].items()}
+    return Experiment(name=name, arms=arms, seeds=list(loaded["seeds"]), overrides=list(overrides))
 
 
 def run_config(experiment: Experiment, arm: str, seed: int) -> dict[str, Any]:
     """The configuration of one arm and seed of an experiment."""
-    config = _arm_config(experiment.name, arm, tuple(experiment.overrides))
-    return {**config, "seed": seed}
-
-
-def _arm_config(name: str, arm: str, overrides: tuple[str, ...]) -> dict[str, Any]:
-    return _arm_configs(name, overrides, str(CONF))[arm]
+    loaded = _loaded(experiment.name, tuple(experiment.overrides), str(CONF))
+    return {**loaded["configs"][arm], "seed": seed}
 
 
 @cache
-def _arm_configs(name: str, overrides: tuple[str, ...], conf: str) -> dict[str, dict[str, Any]]:
-    """The configurations of all arms of an experiment, kept in a file from one command to the next."""
+def _loaded(name: str, overrides: tuple[str, ...], conf: str) -> dict[str, Any]:
+    """Arms, seeds and each arm's configuration of an experiment, kept in a file from one command to the next."""
     folder = COMPOSED / _sources(conf)
     path = folder / f"{hashlib.sha256(json.dumps([name, overrides]).encode()).hexdigest()[:32]}.json"
     with contextlib.suppress(OSError, ValueError):
         return json.loads(path.read_text(encoding="utf-8"))
-    arms = load_experiment(name, overrides).arms
-    configs = {arm: compose([f"experiment={name}", f"arm={arm}", *overrides]) for arm in arms}
+    config = _compose_checked([f"experiment={name}", *overrides])
+    configs = {arm: compose([f"experiment={name}", f"arm={arm}", *overrides]) for arm in config["arms"]}
+    loaded = {"arms": config["arms"], "seeds": config["seeds"], "configs": configs}
     with contextlib.suppress(OSError):  # a cache: where it cannot be written, the next command composes again
         if not folder.exists() and COMPOSED.exists():  # what older sources gave is of no use any more
             for old in COMPOSED.iterdir():
                 shutil.rmtree(old, ignore_errors=True)
-        write_atomically(path, json.dumps(configs).encode())
-    return configs
+        write_atomically(path, json.dumps(loaded).encode())
+    return loaded
 
 
 @cache
 def _sources(conf: str) -> str:
     """A hash of all that a composed configuration depends on: the yaml files, the settings, and this code."""
     code = [
-        *sorted((ROOT / "experiments").rglob("*.py")),
+        *sorted((ROOT / "experiments" / "config").glob("*.py")),
         *(ROOT / "ntl" / name for name in ("options.py", "settings.py")),
     ]
     files = [*sorted(Path(conf).rglob("*.yaml")), *code]
@@ -366,15 +363,7 @@ def _compose_checked(overrides: Sequence[str]) -> dict[str, Any]:
     name = next((o.partition("=")[2] for o in overrides if o.startswith("experiment=")), None)
     if name and name not in experiment_names():
         raise ConfigurationError(did_you_mean("experiment", name, experiment_names()))
-    return _compose(list(overrides))
-
-
-def _compose(overrides: Sequence[str]) -> dict[str, Any]:
-    return _composed(tuple(overrides), str(CONF))
-
-
-def _composed_config(overrides: tuple[str, ...], conf: str) -> DictConfig:
-    return _composed_with_choices(overrides, conf)[0]
+    return _compose(overrides)
 
 
 @contextlib.contextmanager
@@ -390,9 +379,9 @@ def _own_hydra(conf: str) -> Iterator[None]:
         GlobalHydra.instance().hydra = outer
 
 
-def _composed(overrides: tuple[str, ...], conf: str) -> dict[str, Any]:
+def _compose(overrides: Sequence[str]) -> dict[str, Any]:
     try:
-        return OmegaConf.to_container(_composed_config(overrides, conf), resolve=True)
+        return OmegaConf.to_container(_composed_with_choices(tuple(overrides), str(CONF))[0], resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
         cause = error.__cause__ or error
         if said := _wrong_type(getattr(cause, "full_key", None), overrides):

@@ -434,19 +434,19 @@ def composed_by_hydra(name, monkeypatch):
 @pytest.mark.parametrize("name", ["ablation", "tokenization", "calibration/arithmetic"])
 def test_arms_are_composed_as_hydra_does(name, monkeypatch, tmp_path):
     monkeypatch.setattr(configuration, "COMPOSED", tmp_path)
-    configuration._arm_configs.cache_clear()
+    configuration._loaded.cache_clear()
     experiment = configuration.load_experiment(name)
     expected = composed_by_hydra(name, monkeypatch)
     for _ in ("made", "read from its file"):
         assert {arm: configuration.run_config(experiment, arm, 0) for arm in experiment.arms} == expected
-        configuration._arm_configs.cache_clear()
+        configuration._loaded.cache_clear()
     assert len(list(tmp_path.rglob("*.json"))) == 1
 
 
 @pytest.mark.slow
 def test_the_arms_of_every_experiment_are_composed_as_hydra_does(monkeypatch, tmp_path):
     monkeypatch.setattr(configuration, "COMPOSED", tmp_path)
-    configuration._arm_configs.cache_clear()
+    configuration._loaded.cache_clear()
     compared = 0
     for name in EXPERIMENTS:
         experiment = configuration.load_experiment(name)
@@ -461,7 +461,7 @@ def test_a_changed_yaml_is_composed_again(monkeypatch, tmp_path):
     shutil.copytree(configuration.CONF, conf)
     monkeypatch.setattr(configuration, "CONF", conf)
     monkeypatch.setattr(configuration, "COMPOSED", tmp_path / "cache")
-    caches = (configuration._arm_configs, configuration._sources, configuration._composed_with_choices)
+    caches = (configuration._loaded, configuration._sources, configuration._composed_with_choices)
     caches += (configuration._plain_group,)
 
     def steps():
