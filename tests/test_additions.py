@@ -1,16 +1,10 @@
 """A loss, a data set, a metric or an experiment is added by one Python file and at most one yaml, with no other edit."""
 
 import json
-import re
 
 import pytest
-from helpers.copied_tree import ROOT, command, copy_tree
+from helpers.copied_tree import command, copy_tree, readme_files
 
-SHOWN = {  # the files that the README shows: a loss and a metric
-    match[1]: block
-    for block in re.findall(r"```(?:python|yaml)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    if (match := re.match(r"# (\S+\.(?:py|yaml))\n", block))
-}
 DATASET = {
     "data_prep/squares.py": '''
 """Squares of whole numbers."""
@@ -65,13 +59,13 @@ TABLES = (Table("Tiny", ("test",), ("accuracy", "within_one_percent"), "ce"),)
 
 
 def test_the_readme_shows_a_loss_and_a_metric():
-    assert set(SHOWN) == {"ntl/losses/mine.py", "conf/loss/mine.yaml", "ntl/evaluation/metrics/within.py"}
+    assert set(readme_files()) == {"ntl/losses/mine.py", "conf/loss/mine.yaml", "ntl/evaluation/metrics/within.py"}
 
 
 @pytest.mark.slow
 def test_what_is_added_by_files_alone_is_run_by_the_usual_commands(tmp_path):
     tree = copy_tree(tmp_path)
-    for name, content in (SHOWN | DATASET | EXPERIMENT).items():
+    for name, content in (readme_files() | DATASET | EXPERIMENT).items():
         assert not (tree / name).exists()
         (tree / name).write_text(content)
     assert "squares is ready" in command(tree, "-m", "data_prep", "squares")

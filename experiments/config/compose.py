@@ -92,21 +92,7 @@ def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
         ConfigurationError: an unknown key, choice or arm, or a value of the wrong type.
     """
     overrides = list(overrides)
-    parsed = _parse(overrides)
-    experiment = _compose_checked([o.input_line for o in parsed if _top(o) in ("experiment", "arms")])
-    arm = next((o.value() for o in parsed if o.get_key_element() == "arm"), experiment["arm"])
-    if arm is not None:
-        arms = experiment["arms"]
-        if str(arm) not in arms:
-            raise ConfigurationError(
-                did_you_mean("arm", str(arm), arms, of=f"experiment '{experiment['experiment']}'")
-                if arms
-                else f"got arm={arm} without an experiment; name one, e.g. experiment=ablation"
-            )
-        given = {_key(override) for override in overrides}
-        added = [override for override in arms[str(arm)] if _key(override) not in given]
-    else:
-        added = []
+    arm, added = _arm_overrides(_parse(overrides))
     try:
         config = None
         if added and all(_key(override) in ("experiment", "arm") for override in overrides):
@@ -123,6 +109,45 @@ def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
     for name, settings in SETTINGS.items():
         config[name]["_target_"] = f"{settings.__module__}.{settings.__qualname__}"
     return config
+
+
+def _arm_overrides(parsed: Sequence[Override]) -> tuple[str | None, list[str]]:
+    """The arm that is chosen, and those of its overrides whose keys are not given themselves."""
+    experiment = _compose_checked([o.input_line for o in parsed if _top(o) in ("experiment", "arms")])
+    arm = next((o.value() for o in parsed if o.get_key_element() == "arm"), experiment["arm"])
+    if arm is None:
+        return None, []
+    arms = experiment["arms"]
+    if str(arm) not in arms:
+        raise ConfigurationError(
+            did_you_mean("arm", str(arm), arms, of=f"experiment '{experiment['experiment']}'")
+            if arms
+            else f"got arm={arm} without an experiment; name one, e.g. experiment=ablation"
+        )
+    given = {_key(o.input_line) for o in parsed}
+    return arm, [override for override in arms[str(arm)] if _key(override) not in given]
+
+
+def for_hydra(arguments: Sequence[str]) -> list[str]:
+    """The command line that Hydra itself can compose, since it does not know of arms.
+
+    The overrides of the chosen arm are added. In a sweep over arms, options that the default choices lack, such as
+    `loss.weight`, are marked as additions (`++`); `compose_all` checks them for each arm.
+
+    Raises:
+        ConfigurationError: an unknown experiment, arm or choice.
+    """
+    parsed = _parse([a for a in arguments if "=" in a])  # others, such as --cfg job, are Hydra's own
+    if not any(_top(o) in ("experiment", "arms") for o in parsed):
+        return list(arguments)
+    if not any(o.is_sweep_override() and _top(o) in ("experiment", "arm") for o in parsed):
+        added = _arm_overrides(parsed)[1]
+        if added:
+            return [*added, *arguments]
+    known = {*_keys(_compose_checked(check_choices(parsed))), *_groups()}
+    keys = {o.input_line: o.get_key_element() for o in parsed}
+    new = {line for line, key in keys.items() if key.partition(".")[0] in _groups() and key not in known}
+    return [f"++{argument}" if argument in new else argument for argument in arguments]
 
 
 def load_experiment(name: str, overrides: Sequence[str] = ()) -> Experiment:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers.cpu import at_most
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
 
 from experiments.config import compose as configuration
 from experiments.config.compose import ConfigurationError, choices, compose
@@ -202,6 +204,27 @@ def test_composing_leaves_no_trace():
     before["model"]["architecture"].clear()
     assert compose(["loss=ntl_was"])["loss"]["weight"] == 0.3
     assert compose(["loss=ntl_was"])["model"]["architecture"]
+
+
+@pytest.mark.parametrize(
+    ("arm", "options"),
+    [(["arm=ntl_was@2.0"], ["loss.weight=0.7"]), (["-m", "arm=ntl_was@2.0,ntl_mse@0.3"], ["loss.weight=0.7"])],
+)
+def test_an_option_of_an_arms_loss_can_be_given(arm, options):
+    """Hydra composes the command line itself, and knows nothing of arms."""
+    line = configuration.for_hydra(["experiment=ablation", *arm, *options])
+    words = [word for word in line if not word.startswith(("-", "arm="))]
+    with initialize_config_dir(str(configuration.CONF), version_base="1.3"):
+        config = hydra_compose("config", overrides=words)
+    assert config.loss.weight == 0.7
+    assert config.loss.name == ("ce" if "-m" in arm else "ntl_was")
+    job = compose([*words, "arm=ntl_was@2.0"])  # as a job of the sweep does
+    assert job == compose(["experiment=ablation", "arm=ntl_was@2.0", *options])
+
+
+def test_what_names_no_arm_is_left_to_hydra_as_it_is():
+    for line in (["loss=ntl_was", "loss.weight=0.7"], ["--cfg", "job", "-p", "loss"], ["-m", "experiment=ablation"]):
+        assert configuration.for_hydra(line) == line
 
 
 def test_overrides_of_an_experiment_reach_its_arms():
