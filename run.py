@@ -100,6 +100,7 @@ if __name__ == "__main__":
             command_line.predict(sys.argv[2:])
         else:
             command_line.check(sys.argv[1:])
+            sys.argv[1:] = configuration.for_hydra(sys.argv[1:])
             with command_line.quiet_but_the_first():
                 main()
             distributed.leave()

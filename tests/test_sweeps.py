@@ -3,18 +3,16 @@
 import io
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pandas as pd
 import pytest
+from helpers.copied_tree import copy_tree
 from test_run import SMALL
 
-ROOT = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.slow
 
 # In the place of the quickstart, which has a table of its own: four runs of a second or two.
@@ -34,12 +32,7 @@ seeds: [0, 1]
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory):
     """A copy of the code whose quickstart is small enough to be run here again and again."""
-    suite = tmp_path_factory.mktemp("suite") / "ntl"
-    suite.mkdir()
-    for name in ("conf", "data_prep", "experiments", "ntl", "results/paper"):
-        shutil.copytree(ROOT / name, suite / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("run.py", "pyproject.toml", "README.md"):
-        shutil.copy(ROOT / name, suite / name)
+    suite = copy_tree(tmp_path_factory.mktemp("suite") / "ntl")
     options: dict = {}
     for name, _, value in (a.partition("=") for a in SMALL if a.count(".") and not a.startswith("train.steps")):
         options[name] = value

@@ -77,6 +77,8 @@ def write(figure: Figure | Computed, experiment: str, arms: Mapping[str, ArmRuns
         own = any(not record.published for runs in arms.values() for record in runs.records)
         label = f"\n({from_where(arms)})" if own else ""
         canvas = figure.draw() if numbers is None else draw(figure, numbers, experiment, label)
+        canvas.draw_without_rendering()  # lays it out
+        canvas.set_layout_engine("none")  # once for both files
         for suffix, metadata in METADATA.items():
             path = Path(folder) / f"{figure.file_name(experiment)}.{suffix}"
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -63,9 +63,9 @@ def register() -> None:
     for group, settings in SETTINGS.items():
         store.store(group=group, name="schema", node=settings)
     OmegaConf.register_new_resolver("arm_names", lambda arms: ",".join(arms) or "null", replace=True)
-    OmegaConf.register_new_resolver("arms_of", lambda name: load_experiment(name).arms, replace=True)
     OmegaConf.register_new_resolver("in_repository", in_repository, replace=True)
     OmegaConf.register_new_resolver("joined", lambda values: ",".join(map(str, values)), replace=True)
+    OmegaConf.register_new_resolver("scale_of", lambda experiment: experiment.rpartition("/")[0] or "cpu", replace=True)
 
 
 @cache
@@ -92,21 +92,7 @@ def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
         ConfigurationError: an unknown key, choice or arm, or a value of the wrong type.
     """
     overrides = list(overrides)
-    parsed = _parse(overrides)
-    experiment = _compose_checked([o.input_line for o in parsed if _top(o) in ("experiment", "arms")])
-    arm = next((o.value() for o in parsed if o.get_key_element() == "arm"), experiment["arm"])
-    if arm is not None:
-        arms = experiment["arms"]
-        if str(arm) not in arms:
-            raise ConfigurationError(
-                did_you_mean("arm", str(arm), arms, of=f"experiment '{experiment['experiment']}'")
-                if arms
-                else f"got arm={arm} without an experiment; name one, e.g. experiment=ablation"
-            )
-        given = {_key(override) for override in overrides}
-        added = [override for override in arms[str(arm)] if _key(override) not in given]
-    else:
-        added = []
+    arm, added = _arm_overrides(_parse(overrides))
     try:
         config = None
         if added and all(_key(override) in ("experiment", "arm") for override in overrides):
@@ -125,49 +111,85 @@ def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
     return config
 
 
+def _arm_overrides(parsed: Sequence[Override]) -> tuple[str | None, list[str]]:
+    """The arm that is chosen, and those of its overrides whose keys are not given themselves."""
+    experiment = _compose_checked([o.input_line for o in parsed if _top(o) in ("experiment", "arms")])
+    arm = next((o.value() for o in parsed if o.get_key_element() == "arm"), experiment["arm"])
+    if arm is None:
+        return None, []
+    arms = experiment["arms"]
+    if str(arm) not in arms:
+        raise ConfigurationError(
+            did_you_mean("arm", str(arm), arms, of=f"experiment '{experiment['experiment']}'")
+            if arms
+            else f"got arm={arm} without an experiment; name one, e.g. experiment=ablation"
+        )
+    given = {_key(o.input_line) for o in parsed}
+    return arm, [override for override in arms[str(arm)] if _key(override) not in given]
+
+
+def for_hydra(arguments: Sequence[str]) -> list[str]:
+    """The command line that Hydra itself can compose, since it does not know of arms.
+
+    The overrides of the chosen arm are added. In a sweep over arms, options that the default choices lack, such as
+    `loss.weight`, are marked as additions (`++`); `compose_all` checks them for each arm.
+
+    Raises:
+        ConfigurationError: an unknown experiment, arm or choice.
+    """
+    parsed = _parse([a for a in arguments if "=" in a])  # others, such as --cfg job, are Hydra's own
+    if not any(_top(o) in ("experiment", "arms") for o in parsed):
+        return list(arguments)
+    if not any(o.is_sweep_override() and _top(o) in ("experiment", "arm") for o in parsed):
+        added = _arm_overrides(parsed)[1]
+        if added:
+            return [*added, *arguments]
+    known = {*_keys(_compose_checked(check_choices(parsed))), *_groups()}
+    keys = {o.input_line: o.get_key_element() for o in parsed}
+    new = {line for line, key in keys.items() if key.partition(".")[0] in _groups() and key not in known}
+    return [f"++{argument}" if argument in new else argument for argument in arguments]
+
+
 def load_experiment(name: str, overrides: Sequence[str] = ()) -> Experiment:
     """Read an experiment's arms and seeds.
 
     Raises:
         ConfigurationError: an unknown experiment (with the nearest names).
     """
-    config = _compose_checked([f"experiment={name}", *overrides])
-    arms = {arm: list(items) for arm, items in config["arms"].items()}
-    return Experiment(name=name, arms=arms, seeds=list(config["seeds"]), overrides=list(overrides))
+    loaded = _loaded(name, tuple(overrides), str(CONF))
+    arms = {arm: list(items) for arm, items in loaded["arms"].items()}
+    return Experiment(name=name, arms=arms, seeds=list(loaded["seeds"]), overrides=list(overrides))
 
 
 def run_config(experiment: Experiment, arm: str, seed: int) -> dict[str, Any]:
     """The configuration of one arm and seed of an experiment."""
-    config = _arm_config(experiment.name, arm, tuple(experiment.overrides))
-    return {**config, "seed": seed}
-
-
-def _arm_config(name: str, arm: str, overrides: tuple[str, ...]) -> dict[str, Any]:
-    return _arm_configs(name, overrides, str(CONF))[arm]
+    loaded = _loaded(experiment.name, tuple(experiment.overrides), str(CONF))
+    return {**loaded["configs"][arm], "seed": seed}
 
 
 @cache
-def _arm_configs(name: str, overrides: tuple[str, ...], conf: str) -> dict[str, dict[str, Any]]:
-    """The configurations of all arms of an experiment, kept in a file from one command to the next."""
+def _loaded(name: str, overrides: tuple[str, ...], conf: str) -> dict[str, Any]:
+    """Arms, seeds and each arm's configuration of an experiment, kept in a file from one command to the next."""
     folder = COMPOSED / _sources(conf)
     path = folder / f"{hashlib.sha256(json.dumps([name, overrides]).encode()).hexdigest()[:32]}.json"
     with contextlib.suppress(OSError, ValueError):
         return json.loads(path.read_text(encoding="utf-8"))
-    arms = load_experiment(name, overrides).arms
-    configs = {arm: compose([f"experiment={name}", f"arm={arm}", *overrides]) for arm in arms}
+    config = _compose_checked([f"experiment={name}", *overrides])
+    configs = {arm: compose([f"experiment={name}", f"arm={arm}", *overrides]) for arm in config["arms"]}
+    loaded = {"arms": config["arms"], "seeds": config["seeds"], "configs": configs}
     with contextlib.suppress(OSError):  # a cache: where it cannot be written, the next command composes again
         if not folder.exists() and COMPOSED.exists():  # what older sources gave is of no use any more
             for old in COMPOSED.iterdir():
                 shutil.rmtree(old, ignore_errors=True)
-        write_atomically(path, json.dumps(configs).encode())
-    return configs
+        write_atomically(path, json.dumps(loaded).encode())
+    return loaded
 
 
 @cache
 def _sources(conf: str) -> str:
     """A hash of all that a composed configuration depends on: the yaml files, the settings, and this code."""
     code = [
-        *sorted((ROOT / "experiments").rglob("*.py")),
+        *sorted((ROOT / "experiments" / "config").glob("*.py")),
         *(ROOT / "ntl" / name for name in ("options.py", "settings.py")),
     ]
     files = [*sorted(Path(conf).rglob("*.yaml")), *code]
@@ -366,15 +388,7 @@ def _compose_checked(overrides: Sequence[str]) -> dict[str, Any]:
     name = next((o.partition("=")[2] for o in overrides if o.startswith("experiment=")), None)
     if name and name not in experiment_names():
         raise ConfigurationError(did_you_mean("experiment", name, experiment_names()))
-    return _compose(list(overrides))
-
-
-def _compose(overrides: Sequence[str]) -> dict[str, Any]:
-    return _composed(tuple(overrides), str(CONF))
-
-
-def _composed_config(overrides: tuple[str, ...], conf: str) -> DictConfig:
-    return _composed_with_choices(overrides, conf)[0]
+    return _compose(overrides)
 
 
 @contextlib.contextmanager
@@ -390,9 +404,9 @@ def _own_hydra(conf: str) -> Iterator[None]:
         GlobalHydra.instance().hydra = outer
 
 
-def _composed(overrides: tuple[str, ...], conf: str) -> dict[str, Any]:
+def _compose(overrides: Sequence[str]) -> dict[str, Any]:
     try:
-        return OmegaConf.to_container(_composed_config(overrides, conf), resolve=True)
+        return OmegaConf.to_container(_composed_with_choices(tuple(overrides), str(CONF))[0], resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
         cause = error.__cause__ or error
         if said := _wrong_type(getattr(cause, "full_key", None), overrides):

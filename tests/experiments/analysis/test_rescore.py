@@ -2,13 +2,11 @@
 
 import hashlib
 import json
-import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from helpers.copied_tree import command as run
+from helpers.copied_tree import copy_tree, readme_files
 from helpers.made_records import write_record
 
 from data_prep.multiplication import Multiplication
@@ -20,7 +18,6 @@ from ntl.evaluation.rescore import compare, rescore
 from ntl.evaluation.score import trivial
 from ntl.runs import record as records
 
-ROOT = Path(__file__).resolve().parents[3]
 SPLITS = ("validation", "interpolate", "extrapolate")
 
 
@@ -212,14 +209,6 @@ def test_undefined_and_absent_metrics_are_compared():
     assert lacking == {"trained": {"test": {"all": {"rmse": 0.0}}}}
 
 
-METRIC = """
-import numpy as np
-from ntl.evaluation.metrics.base import metric
-
-@metric("Within 1 %", better="higher", kind="score")
-def within_one_percent(predictions, labels):
-    return np.mean(abs(predictions - labels) * 100 <= abs(labels))
-"""
 EXPERIMENT = """
 # @package _global_
 experiment: tiny
@@ -239,30 +228,24 @@ TABLES = (Table("Tiny", ("interpolate",), {metrics}, "ce"),)
 @pytest.mark.slow
 def test_a_metric_added_after_a_run_is_in_its_table(tmp_path):
     """In a copy of the repository: an experiment is run, a file with a metric is added, the run is scored again."""
-    for folder in ("conf", "data_prep", "experiments", "ntl", "results/paper"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("run.py", "README.md"):
-        shutil.copy(ROOT / file, tmp_path)
+    copy_tree(tmp_path)
     (tmp_path / "conf" / "experiment" / "tiny.yaml").write_text(EXPERIMENT)
     table = tmp_path / "experiments" / "tiny.py"
     table.write_text(TABLE.format(metrics=("accuracy",)))
 
-    def command(*line):
-        environment = os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run([sys.executable, *line], cwd=tmp_path, capture_output=True, text=True, env=environment)
-        return done.returncode, done.stdout + done.stderr
-
-    assert command("run.py", "-m", "experiment=tiny", "logger=none")[0] == 0
-    assert command("-m", "experiments", "rescore")[1] == "1 without differences, 0 skipped, 0 not confirmed\n"
+    run(tmp_path, "run.py", "-m", "experiment=tiny", "logger=none")
+    assert run(tmp_path, "-m", "experiments", "rescore") == "1 without differences, 0 skipped, 0 not confirmed\n"
     (path,) = tmp_path.glob("outputs/runs/multiplication/*/record.json")
     before = path.read_bytes()
-    (tmp_path / "ntl" / "evaluation" / "metrics" / "within.py").write_text(METRIC)
+    (tmp_path / "ntl" / "evaluation" / "metrics" / "within.py").write_text(
+        readme_files()["ntl/evaluation/metrics/within.py"]
+    )
     table.write_text(TABLE.format(metrics=("accuracy", "within_one_percent")))
-    code, said = command("-m", "experiments", "rescore", "tiny")
+    said = run(tmp_path, "-m", "experiments", "rescore", "tiny")
     # Five states; three splits; with and without answers that hold no number.
-    assert (code, said.partition(":")[0]) == (0, "30 metrics that the record lacks"), said
+    assert said.partition(":")[0] == "30 metrics that the record lacks"
     assert path.read_bytes() == before
-    assert command("-m", "experiments", "tables", "tiny")[0] == 0
+    run(tmp_path, "-m", "experiments", "tables", "tiny")
     shown = (tmp_path / "outputs" / "tables" / "tiny.md").read_text()
     assert "Within 1 % ↑" in shown
     value = json.loads((path.parent / "rescored.json").read_bytes())["metrics"]["mean"]["interpolate"]["all"]
@@ -272,5 +255,5 @@ def test_a_metric_added_after_a_run_is_in_its_table(tmp_path):
     chosen = next(row for row in answers if row["state"] == "trained")
     chosen["text"] = "123456789"
     put(path, answers)
-    code, said = command("-m", "experiments", "rescore", "tiny")
-    assert code == 1 and f"trained.{chosen['split']}.all.mae" in said
+    said = run(tmp_path, "-m", "experiments", "rescore", "tiny", code=1)
+    assert f"trained.{chosen['split']}.all.mae" in said

@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from helpers.cpu import at_most
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
 
 from experiments.config import compose as configuration
 from experiments.config.compose import ConfigurationError, choices, compose
@@ -155,15 +158,21 @@ def test_arms_override_the_defaults_and_the_caller_overrides_the_arms():
     assert subword["encoding"] == "subword" and subword["weight"] == 0.3
 
 
-@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name.startswith(("gpu/", "paper/"))])
-def test_an_experiment_has_the_same_arms_at_every_scale(name):
-    arms = configuration.load_experiment(name.rpartition("/")[2]).arms
-    others = configuration.load_experiment(name).arms
-    assert set(arms) <= set(others)
-    for arm, overrides in arms.items():
-        assert [o for o in others[arm] if not o.startswith("scale=")] == [
-            o for o in overrides if not o.startswith("scale=")
-        ]
+@pytest.mark.parametrize("name", MANY)
+def test_at_another_scale_an_experiment_differs_in_scale_more_arms_and_seeds_alone(name):
+    stated = yaml.safe_load((ROOT / "conf" / "experiment" / f"{name}.yaml").read_text())
+    folder, _, source = name.partition("/")
+    inherited, scale, own = stated.pop("defaults")
+    assert inherited == f"/experiment/{source}" and own == "_self_"
+    assert scale["override /scale"].startswith(f"{folder}/")
+    assert set(stated) <= {"experiment", "arms", "seeds"}
+    there, here = (configuration.load_experiment(one) for one in (source, name))
+    for arm, overrides in there.arms.items():
+        assert arm not in stated.get("arms", {})
+        assert here.arms[arm] == [o.replace("scale=cpu/", f"scale={folder}/") for o in overrides]
+    assert list(here.arms) == [*there.arms, *stated.get("arms", {})]
+    rest = compose([f"experiment={source}", f"scale={scale['override /scale']}"])
+    assert compose([f"experiment={name}"]) == rest | {"experiment": name}
 
 
 @pytest.mark.parametrize(
@@ -195,6 +204,27 @@ def test_composing_leaves_no_trace():
     before["model"]["architecture"].clear()
     assert compose(["loss=ntl_was"])["loss"]["weight"] == 0.3
     assert compose(["loss=ntl_was"])["model"]["architecture"]
+
+
+@pytest.mark.parametrize(
+    ("arm", "options"),
+    [(["arm=ntl_was@2.0"], ["loss.weight=0.7"]), (["-m", "arm=ntl_was@2.0,ntl_mse@0.3"], ["loss.weight=0.7"])],
+)
+def test_an_option_of_an_arms_loss_can_be_given(arm, options):
+    """Hydra composes the command line itself, and knows nothing of arms."""
+    line = configuration.for_hydra(["experiment=ablation", *arm, *options])
+    words = [word for word in line if not word.startswith(("-", "arm="))]
+    with initialize_config_dir(str(configuration.CONF), version_base="1.3"):
+        config = hydra_compose("config", overrides=words)
+    assert config.loss.weight == 0.7
+    assert config.loss.name == ("ce" if "-m" in arm else "ntl_was")
+    job = compose([*words, "arm=ntl_was@2.0"])  # as a job of the sweep does
+    assert job == compose(["experiment=ablation", "arm=ntl_was@2.0", *options])
+
+
+def test_what_names_no_arm_is_left_to_hydra_as_it_is():
+    for line in (["loss=ntl_was", "loss.weight=0.7"], ["--cfg", "job", "-p", "loss"], ["-m", "experiment=ablation"]):
+        assert configuration.for_hydra(line) == line
 
 
 def test_overrides_of_an_experiment_reach_its_arms():
@@ -427,19 +457,19 @@ def composed_by_hydra(name, monkeypatch):
 @pytest.mark.parametrize("name", ["ablation", "tokenization", "calibration/arithmetic"])
 def test_arms_are_composed_as_hydra_does(name, monkeypatch, tmp_path):
     monkeypatch.setattr(configuration, "COMPOSED", tmp_path)
-    configuration._arm_configs.cache_clear()
+    configuration._loaded.cache_clear()
     experiment = configuration.load_experiment(name)
     expected = composed_by_hydra(name, monkeypatch)
     for _ in ("made", "read from its file"):
         assert {arm: configuration.run_config(experiment, arm, 0) for arm in experiment.arms} == expected
-        configuration._arm_configs.cache_clear()
+        configuration._loaded.cache_clear()
     assert len(list(tmp_path.rglob("*.json"))) == 1
 
 
 @pytest.mark.slow
 def test_the_arms_of_every_experiment_are_composed_as_hydra_does(monkeypatch, tmp_path):
     monkeypatch.setattr(configuration, "COMPOSED", tmp_path)
-    configuration._arm_configs.cache_clear()
+    configuration._loaded.cache_clear()
     compared = 0
     for name in EXPERIMENTS:
         experiment = configuration.load_experiment(name)
@@ -454,7 +484,7 @@ def test_a_changed_yaml_is_composed_again(monkeypatch, tmp_path):
     shutil.copytree(configuration.CONF, conf)
     monkeypatch.setattr(configuration, "CONF", conf)
     monkeypatch.setattr(configuration, "COMPOSED", tmp_path / "cache")
-    caches = (configuration._arm_configs, configuration._sources, configuration._composed_with_choices)
+    caches = (configuration._loaded, configuration._sources, configuration._composed_with_choices)
     caches += (configuration._plain_group,)
 
     def steps():
