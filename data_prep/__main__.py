@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from data_prep import base
+from ntl import options
 
 
 def overview() -> str:
@@ -19,6 +21,18 @@ def overview() -> str:
         lines += [f"    source={source}: {text}" for source, text in cls.sources.items()]
         lines += [f"    licence: {cls.licence}"]
     return "\n".join(lines)
+
+
+def options_of(name: str) -> str:
+    """Return the options of a data set: default, meaning and range of each, and what its yaml says."""
+    cls = base.dataset_class(name)
+    yaml = (base.CONF / f"{name}.yaml").read_text(encoding="utf-8")
+    lines = [line.removeprefix("#").removeprefix(" ") for line in yaml.splitlines() if line.startswith("#")]
+    lines += ["", f"options of {name} (run.py takes them as dataset.key=value):"]
+    declared = {key: one for key, one in options.options_of(cls).items() if key != "name"}
+    declared["source"] = replace(declared["source"], choices=tuple(cls.sources))
+    lines += options.described_options(declared)
+    return "\n".join([*lines, "", "sources:", *(f"  source={key}: {text}" for key, text in cls.sources.items())])
 
 
 def summary(data: base.PreparedData) -> str:
@@ -42,9 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         add_help=False,
     )
     parser.add_argument("name", nargs="?", metavar="NAME", help="a data set")
-    parser.add_argument(
-        "options", nargs="*", metavar="key=value", help="options that differ from conf/dataset/NAME.yaml"
-    )
+    parser.add_argument("options", nargs="*", metavar="key=value", help="options that differ from their defaults")
     root = base.CONF.parents[1] / "data"
     parser.add_argument("--root", type=Path, default=root, help="where prepared data lie (default: data/ of the suite)")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -55,8 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(parser.format_help() + "\n" + overview())
             return 0 if given.help else 2
         if given.help:
-            base.dataset_class(given.name)
-            print((base.CONF / f"{given.name}.yaml").read_text(encoding="utf-8").rstrip())
+            print(options_of(given.name))
             return 0
         dataset = base.load(given.name, given.options)
         dataset.check()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from data_prep.base import Dataset
 from data_prep.mathematics import Mathematics
 from ntl.options import redeclared
 
@@ -21,7 +22,7 @@ class Arithmetic(Mathematics):
 
     typical_tokens: ClassVar = (38, 4)  # of add_sub_multiple at all difficulties
 
-    name: str = "arithmetic"
+    name: str = redeclared(Dataset, "name", "arithmetic")
     modules: Sequence[str] = redeclared(Mathematics, "modules", ("arithmetic__add_or_sub",))
     difficulties: Sequence[str] = redeclared(Mathematics, "difficulties", ("easy",))
     # The official interpolation test of add_or_sub has a fixed entropy of 12, outside the easy range (4-8): it

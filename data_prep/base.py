@@ -1,7 +1,7 @@
 """What every data set shares: checks, atomic preparation, the manifest, and the removal of leaked questions.
 
-A data set is one module `data_prep/<name>.py` with one dataclass and one `conf/dataset/<name>.yaml` that names it as
-`_target_` and lists its options. The class says where its rows come from (`produce`); all else stands here.
+A data set is one module `data_prep/<name>.py` with one dataclass, whose fields are its options, and one
+`conf/dataset/<name>.yaml` that names it as `_target_`. The class says where its rows come from (`produce`).
 
 Nothing in this package imports torch, so that `python -m data_prep --help` and a misspelt option are answered at once.
 """
@@ -417,14 +417,14 @@ def dataset_class(name: str) -> type[Dataset]:
 
 
 def load(name: str, overrides: Sequence[str] = ()) -> Dataset:
-    """Return the data set `name` with the options of its yaml, overridden by `key=value` texts."""
+    """Return the data set `name` with its declared options, overridden by its yaml and by `key=value` texts."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
     cls = dataset_class(name)
-    options = OmegaConf.load(CONF / f"{name}.yaml")
-    known = [key for key in options if key not in ("_target_", "name")]
+    node = OmegaConf.merge(options.defaults(cls), OmegaConf.load(CONF / f"{name}.yaml"))
+    known = [key for key in options.options_of(cls) if key != "name"]
     for override in overrides:
         key, equals, _ = override.partition("=")
         if not equals:
@@ -432,9 +432,9 @@ def load(name: str, overrides: Sequence[str] = ()) -> Dataset:
         if key.split(".")[0] not in known:
             raise ValueError(f"option: got {key!r}, which {name} does not have; {suggestion(key, known)}")
         try:
-            options = OmegaConf.merge(options, OmegaConf.from_dotlist([override]))
+            node = OmegaConf.merge(node, OmegaConf.from_dotlist([override]))
         except (OmegaConfBaseException, YAMLError, ValueError) as error:
             raise ValueError(f"option: cannot read {override!r} ({error}); expected key=value in YAML.") from error
-    values = OmegaConf.to_container(options, resolve=True)
+    values = OmegaConf.to_container(node, resolve=True)
     values.pop("_target_", None)
     return cls(**values)

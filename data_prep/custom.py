@@ -30,7 +30,7 @@ from data_prep.base import (
     text_lines,
 )
 from ntl.files import file_sha256
-from ntl.options import option
+from ntl.options import option, redeclared
 from ntl.text import plain_number
 
 SHOWN = 10  # bad rows in a message
@@ -52,13 +52,13 @@ class Read(NamedTuple):
 
 @dataclass
 class Custom(Dataset):
-    """Options of `conf/dataset/custom.yaml`. `answers` is "number" or "text" once `check` has looked at the files."""
+    """`answers` is "number" or "text" once `check` has looked at the files."""
 
     sources: ClassVar = {"files": "train=FILE test=FILE [validation=FILE]: jsonl, csv, tsv or parquet"}
     licence: ClassVar = "the files' own"
 
-    name: str = "custom"
-    source: str = option("files", "where the rows come from", identity=False)
+    name: str = redeclared(Dataset, "name", "custom")
+    source: str = redeclared(Dataset, "source", "files")
     folder: str | None = option(
         None, "that the files' names are relative to; null: the working directory", identity=False
     )

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from data_prep.base import DataError, Row, Work, check_row, json_lines, published_file
+from data_prep.base import DataError, Dataset, Row, Work, check_row, json_lines, published_file
 from data_prep.hub import HubDataset
-from ntl.options import option
+from ntl.options import option, redeclared
 
 # A space separates thousands in some solutions (`80 000`); in `12 200-kilobyte videos` it does not.
 _SEPARATED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:(?:,[0-9]{3})+(?!,[0-9])|(?: [0-9]{3})+(?!-[A-Za-z]))(?![0-9])")
@@ -44,8 +44,8 @@ class GSM8K(HubDataset):
     config: ClassVar = "main"
     prose: ClassVar = True
 
-    name: str = "gsm8k"
-    hub: str = option("openai/gsm8k", "repository", identity=False)
+    name: str = redeclared(Dataset, "name", "gsm8k")
+    hub: str = redeclared(HubDataset, "hub", "openai/gsm8k")
     marks: bool = option(False, "keep the calculator's marks such as <<48/2=24>> in the solutions")
     validation_size: int = option(1120, "problems drawn from train", at_least=1)
     seed: int = option(0, "seed of what is drawn", at_least=0)

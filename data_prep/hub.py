@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from data_prep.base import DataError, Dataset, Work
 from ntl.hub import out_of_reach
-from ntl.options import option
+from ntl.options import option, redeclared
 
 
 @dataclass
@@ -17,7 +17,7 @@ class HubDataset(Dataset):
 
     config: ClassVar[str]  # of the repository
 
-    source: str = option("hub", "where the rows come from", identity=False)
+    source: str = redeclared(Dataset, "source", "hub")
     hub: str = option("", "repository", identity=False)
     revision: str | None = option(None, "of the repository; null: the newest, which is recorded", identity=False)
 

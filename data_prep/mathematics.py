@@ -27,7 +27,7 @@ from data_prep.base import (
     text_lines,
 )
 from ntl.files import file_sha256
-from ntl.options import option
+from ntl.options import option, redeclared
 
 DIFFICULTIES = ("easy", "medium", "hard")
 TRAINING = (
@@ -86,7 +86,7 @@ class Mathematics(Dataset):
     licence: ClassVar = "DeepMind Mathematics Dataset, Apache-2.0 (github.com/google-deepmind/mathematics_dataset)"
     test_splits: ClassVar = ("interpolate", "extrapolate")
 
-    name: str = "mathematics"
+    name: str = redeclared(Dataset, "name", "mathematics")
     modules: Sequence[str] = option(TRAINING, "official training modules")
     difficulties: Sequence[str] = option(DIFFICULTIES, "of training and validation")
     interpolation: Sequence[str] | None = option(

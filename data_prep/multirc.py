@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from data_prep.base import DataError, Row, Work, json_lines, published_file
+from data_prep.base import DataError, Dataset, Row, Work, json_lines, published_file
 from data_prep.hub import HubDataset
-from ntl.options import option
+from ntl.options import option, redeclared
 
 JOINT = " | "
 
@@ -33,8 +33,8 @@ class MultiRC(HubDataset):
     answers: ClassVar = "text"
     config: ClassVar = "multirc"
 
-    name: str = "multirc"
-    hub: str = option("aps/super_glue", "repository", identity=False)
+    name: str = redeclared(Dataset, "name", "multirc")
+    hub: str = redeclared(HubDataset, "hub", "aps/super_glue")
     validation_passages: int = option(46, "drawn from train's 456, with all their questions", at_least=1)
     seed: int = option(0, "seed of what is drawn", at_least=0)
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from data_prep import download
 from data_prep.base import DataError, Dataset, Row, Work, published_file, short_hash, text_lines
 from ntl.files import file_sha256
-from ntl.options import option
+from ntl.options import option, redeclared
 
 PUBLISHED = "https://raw.githubusercontent.com/orionw/rJokesData/d48bedd71bdacc7557b84ad697bf556e7aad7c21/data"
 PUBLISHED_SHA256 = {
@@ -40,8 +40,8 @@ class RJokes(Dataset):
     typical_tokens: ClassVar = (446, 2)
     licence: ClassVar = "r/Jokes dataset, under Reddit's terms of use (github.com/orionw/rJokesData)"
 
-    name: str = "rjokes"
-    source: str = option("download", "where the rows come from", identity=False)
+    name: str = redeclared(Dataset, "name", "rjokes")
+    source: str = redeclared(Dataset, "source", "download")
     train_size: int | None = option(None, "jokes drawn by seed; null: all", at_least=1)
     validation_size: int | None = option(
         None, "as train_size; where dev has to serve as training too, null is a tenth of it", at_least=1

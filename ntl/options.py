@@ -6,19 +6,25 @@
         workers: int = option(0, "processes that load batches", at_least=0, identity=False)
 
 The configuration, the checks before a run, a run's identity and the documentation all read these declarations.
-Only the standard library is imported here, so that a wrong value is reported without loading torch.
+Nothing here imports torch, so that a wrong value is reported without loading it. See `declaration` for classes that do.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
+import pkgutil
+import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from functools import cache
+from numbers import Integral, Real
 from typing import Any, get_args, get_origin
+
+from ntl.text import did_you_mean, nearest
 
 _KEY = "option"
 REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "REQUIRED"})()  # in place of a default
@@ -74,7 +80,7 @@ class Option:
             return True
         if self.choices and value not in self.choices:
             return False
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, Real):
             return True
         return (
             (self.at_least is None or value >= self.at_least)
@@ -145,7 +151,90 @@ def check_value(declared: Option, value: Any, where: str = "") -> None:
     """Raise an OptionError unless `value` is valid for the option."""
     if not declared.accepts(value):
         key = f"{where}.{declared.name}" if where else declared.name
-        raise OptionError(f"{key}: got {value!r}, expected {declared.expected()}")
+        close = nearest(value, map(str, declared.choices))
+        hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        raise OptionError(f"{key}: got {value!r}, expected {declared.expected()}{hint}")
+
+
+def check_node(node: Mapping[str, Any], where: str, also: Iterable[str] = ()) -> None:
+    """Check the options of a configuration node, and of the nodes in it, against what its `_target_` declares.
+
+    Args:
+        where: the node's dotted key, such as "loss"; named in errors.
+        also: keys that the node may have beside `_target_`, `name` and the declared options.
+
+    Raises:
+        OptionError: an unknown option (with the nearest), or a value that an option cannot have.
+        ValueError: there is no class called `_target_`.
+    """
+    declared = declared_by(node["_target_"])
+    for key, value in node.items():
+        if key in declared:
+            check_value(declared[key], value, where)
+        elif key not in ("_target_", "name", *also):
+            known = [f"{where}.{name}" for name in (*declared, *also)]
+            raise OptionError(did_you_mean("key", f"{where}.{key}", known, of=node["_target_"].rpartition(".")[2]))
+        if isinstance(value, Mapping) and "_target_" in value and key in also:
+            check_node(value, f"{where}.{key}")
+
+
+def declared_by(target: str) -> Mapping[str, Option]:
+    """Return the options of the class with the dotted name `target`, by name; none if it declares none."""
+    cls = declaration(target)
+    return options_of(cls) if cls else {}
+
+
+@cache
+def declaration(target: str) -> type | None:
+    """Return the dataclass that declares the options of the class with the dotted name `target`, if there is one.
+
+    It is the class itself, or its attribute `Options`. A package whose classes load torch declares theirs in a module
+    `options` that does not, as `<class>Options`: there it is looked for first.
+
+    Raises:
+        ValueError: there is no such class.
+    """
+    package, _, name = target.rpartition(".")
+    try:
+        in_package = importlib.import_module(f"{package}.options")
+    except ImportError:
+        in_package = None
+    if cls := getattr(in_package, f"{name}Options", None):
+        return cls
+    try:
+        found = pkgutil.resolve_name(target)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"_target_ {target!r} cannot be imported ({error}). Correct it in conf/.") from error
+    found = getattr(found, "Options", found)
+    return found if dataclasses.is_dataclass(found) else None
+
+
+def defaults(cls: type) -> dict[str, Any]:
+    """Return the defaults of a dataclass's options by name, those without one left out."""
+    return {name: one.default for name, one in options_of(cls).items() if one.default is not REQUIRED}
+
+
+def described_options(declared: Mapping[str, Option], prefix: str = "") -> Iterator[str]:
+    """Yield for each option a line `name=default`, and below it what it means and which values it may have."""
+    for name, one in declared.items():
+        default = "" if one.default is REQUIRED else as_yaml(one.default)
+        yield f"  {prefix}{name}={default}"
+        expected = one.expected() + ("" if one.identity else "; not part of a run's identity")
+        yield textwrap.fill(
+            f"{one.meaning} ({expected})" if one.meaning else expected,
+            width=110,
+            initial_indent=" " * 6,
+            subsequent_indent=" " * 6,
+        )
+
+
+def as_yaml(value: Any) -> str:
+    """Return a value as the command line takes it."""
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(as_yaml, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {as_yaml(item)}' for key, item in value.items())}}}"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def fits(value: Any, hint: Any) -> bool:
@@ -166,9 +255,9 @@ def fits(value: Any, hint: Any) -> bool:
     if hint is str:
         return isinstance(value, str) and bool(value.strip())
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
     if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, Integral) and not isinstance(value, bool)
     return isinstance(value, type(None) if hint is None else hint)
 
 

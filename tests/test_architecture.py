@@ -44,10 +44,10 @@ def test_no_module_of_the_library_imports_itself_by_way_of_others():
     assert not cycles
 
 
-def test_the_losses_know_nothing_but_numbers_text_and_torch():
+def test_the_losses_know_nothing_but_numbers_options_text_and_torch():
     for importer, imported in imports_of("ntl.losses", "ntl.numbers"):
         if imported.startswith("ntl."):
-            allowed = imported.startswith(("ntl.losses", "ntl.numbers")) or imported == "ntl.text"
+            allowed = imported.startswith(("ntl.losses", "ntl.numbers")) or imported in ("ntl.options", "ntl.text")
             assert allowed and not (importer == "ntl.numbers" and imported.startswith("ntl.losses")), (
                 importer,
                 imported,
@@ -66,6 +66,8 @@ def test_small_helpers_need_the_standard_library_alone(module):
     "module",
     [
         "ntl.settings",
+        "ntl.losses.options",
+        "ntl.encodings.options",
         "ntl.evaluation.metrics",
         "ntl.evaluation.baselines",
         "ntl.training.checkpoints",

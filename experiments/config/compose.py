@@ -27,9 +27,10 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from experiments.config import declared
 from experiments.config.paths import ROOT, in_repository
 from ntl.files import file_sha256, write_atomically
-from ntl.options import options_of
+from ntl.options import check_node, options_of
 from ntl.settings import EvalSettings, ModelSettings, TrainSettings, with_source
 from ntl.text import did_you_mean, nearest
 
@@ -37,6 +38,7 @@ CONF = ROOT / "conf"
 COMPOSED = ROOT / "outputs" / "cache" / "configurations"
 FREE = ("model.architecture.", "train.schedule_options.", "train.fsdp.")  # take keys that no yaml lists
 SETTINGS = {"model": ModelSettings, "train": TrainSettings, "eval": EvalSettings}
+DECLARED = ("model", "dataset", "loss", "train", "eval", "logger")  # groups whose options a class declares
 SWEEPS = ("-m", "--multirun")
 # Hydra's options that show something and start no run, as run.py --hydra-help lists them.
 SHOWS = ("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package", "-i", "--info",
@@ -60,6 +62,7 @@ class Experiment:
 def register() -> None:
     """Make the settings' dataclasses and this suite's resolvers known to Hydra. Calling it twice is harmless."""
     store = ConfigStore.instance()
+    declared.register()
     for group, settings in SETTINGS.items():
         store.store(group=group, name="schema", node=settings)
     OmegaConf.register_new_resolver("arm_names", lambda arms: ",".join(arms) or "null", replace=True)
@@ -104,10 +107,12 @@ def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
     del config["arms"], config["seeds"]  # an experiment's, not the run's
     try:
         config["model"] = with_source(config["model"])
+        for name, settings in SETTINGS.items():
+            config[name]["_target_"] = f"{settings.__module__}.{settings.__qualname__}"
+        for group in DECLARED:
+            check_node(config[group], group, also=("encoding", "encoding_options") if group == "loss" else ())
     except ValueError as error:
         raise ConfigurationError(str(error)) from error
-    for name, settings in SETTINGS.items():
-        config[name]["_target_"] = f"{settings.__module__}.{settings.__qualname__}"
     return config
 
 
@@ -187,12 +192,10 @@ def _loaded(name: str, overrides: tuple[str, ...], conf: str) -> dict[str, Any]:
 
 @cache
 def _sources(conf: str) -> str:
-    """A hash of all that a composed configuration depends on: the yaml files, the settings, and this code."""
-    code = [
-        *sorted((ROOT / "experiments" / "config").glob("*.py")),
-        *(ROOT / "ntl" / name for name in ("options.py", "settings.py")),
-    ]
-    files = [*sorted(Path(conf).rglob("*.yaml")), *code]
+    """A hash of all that a composed configuration depends on: the yaml files, declared options, and this code."""
+    folders = ("experiments/config", "data_prep", "ntl/losses", "ntl/encodings", "ntl/runs")
+    code = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    files = [*sorted(Path(conf).rglob("*.yaml")), *code, ROOT / "ntl/options.py", ROOT / "ntl/settings.py"]
     versions = [version(package) for package in ("hydra-core", "omegaconf")]
     content = [*versions, conf, *(f"{file}: {file_sha256(file)}" for file in files)]
     return hashlib.sha256("\n".join(content).encode()).hexdigest()[:32]
@@ -290,7 +293,7 @@ def _options(group: str, choice: str) -> set[str]:
     path = CONF / group / f"{choice}.yaml"
     if not path.is_file():  # a dataclass, whose keys every choice has
         return set()
-    content = OmegaConf.to_container(OmegaConf.load(path))
+    content = OmegaConf.to_container(declared.complete(OmegaConf.load(path)))
     bases = [base for base in content.pop("defaults", ()) if isinstance(base, str) and base != "_self_"]
     return set(_keys(content)).union(*(_options(group, base) for base in bases)) - {"_target_"}
 
@@ -407,7 +410,7 @@ def _own_hydra(conf: str) -> Iterator[None]:
 def _compose(overrides: Sequence[str]) -> dict[str, Any]:
     try:
         return OmegaConf.to_container(_composed_with_choices(tuple(overrides), str(CONF))[0], resolve=True)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         cause = error.__cause__ or error
         if said := _wrong_type(getattr(cause, "full_key", None), overrides):
             raise ConfigurationError(said) from None
@@ -419,11 +422,11 @@ def _compose(overrides: Sequence[str]) -> dict[str, Any]:
 def _wrong_type(key: str | None, overrides: Sequence[str]) -> str | None:
     """What to say of an override of `key` if its value is not of the type that the settings give it."""
     group, _, name = str(key).partition(".")
-    declared = options_of(SETTINGS[group]).get(name) if group in SETTINGS else None
+    option = options_of(SETTINGS[group]).get(name) if group in SETTINGS else None
     values = [o.value() for o in _parse(overrides) if o.get_key_element().lstrip("+") == key]
-    if declared is None or not values or declared.accepts(values[-1]):
+    if option is None or not values or option.accepts(values[-1]):
         return None
-    return f"{key}: got {values[-1]!r}, expected {declared.expected()}"
+    return f"{key}: got {values[-1]!r}, expected {option.expected()}"
 
 
 def _groups() -> set[str]:

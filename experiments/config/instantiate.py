@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import typing
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -130,38 +128,16 @@ def _encoding_node(loss: Mapping[str, Any]) -> dict[str, Any]:
     from ntl import encodings
 
     encoding = encodings.available()[loss["encoding"]]
-    return {**loss.get("encoding_options", {}), "_target_": f"{encoding.__module__}.{encoding.__qualname__}"}
-
-
-def _check_types(target: type, arguments: Mapping[str, Any], where: str) -> None:
-    """Raise a ConfigurationError for the first argument that is not as the constructor of `target` annotates it."""
-    hints = typing.get_type_hints(target.__init__)
-    for name, value in arguments.items():
-        if name in hints and not options.fits(value, hints[name]):
-            raise ConfigurationError(f"{where}.{name}: got {value!r}, expected {options.described(hints[name])}")
+    return {**loss.get("encoding_options", {}), "_target_": f"{encodings.__name__}.{encoding.__name__}"}
 
 
 def _make(config: Mapping[str, Any], key: str, drop: tuple[str, ...] = (), partially: bool = False) -> Any:
-    """Call the `_target_` of the node `key` with its other keys; `name` stays only where the target takes it."""
-    import inspect
-
+    """Call the `_target_` of the node `key` with the options that it declares, the node's keys but for `drop`."""
     node = config[key]
-    target = get_class(node["_target_"])
-    taken = inspect.signature(target).parameters
-    arguments = {k: v for k, v in node.items() if k not in (*drop, "_target_") and (k != "name" or "name" in taken)}
-    unknown = sorted(set(arguments) - set(taken))
-    if unknown:
-        raise ConfigurationError(
-            f"{key}.{unknown[0]}: {node['_target_']} takes no such option; it takes {', '.join(taken)}"
-        )
-    if dataclasses.is_dataclass(target):
-        for name, declared in options.options_of(target).items():
-            if name in arguments:
-                options.check_value(declared, arguments[name], key)
-    else:
-        _check_types(target, arguments, key)
+    options.check_node(node, key, also=drop)
+    arguments = {name: node[name] for name in options.declared_by(node["_target_"]) if name in node}
     if partially:
-        return partial(target, **arguments)
+        return partial(get_class(node["_target_"]), **arguments)
     try:
         return hydra_instantiate({"_target_": node["_target_"], **arguments}, _convert_="all")
     except InstantiationException as error:

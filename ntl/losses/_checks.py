@@ -32,11 +32,6 @@ def check_real(
         )
 
 
-def check_weight(weight: Any) -> None:
-    """Check λ, the weight of the number token loss in a total."""
-    check_real("weight", weight, "0.3 is the paper's choice, 0 turns the number token loss off")
-
-
 def check_sigma(sigma: Any) -> None:
     """Check the standard deviation of a Gaussian target, in units of the tokens' values."""
     check_real("sigma", sigma, "the paper uses 0.5, 1 and 2; a one-hot target is plain cross-entropy", strict=True)

@@ -7,16 +7,22 @@ from typing import Any
 
 from torch import Tensor
 
-from ntl.losses import _checks as check
 from ntl.losses import functional
 from ntl.losses.objectives import CrossEntropy, CrossEntropyWithNTL, LossParts, Objective, _get, _logits
-from ntl.losses.options import Counts
-from ntl.numbers import NumberVocabulary
+from ntl.losses.options import (
+    Counts,
+    RegressionHeadOptions,
+    RegressionTransformerOptions,
+    RegressionTransformerWithNTLOptions,
+    XValMaskOptions,
+    XValOptions,
+)
 
 
 class RegressionTransformer(CrossEntropy):
     """Cross-entropy over the Regression Transformer's tokens."""
 
+    Options = RegressionTransformerOptions
     encodings = ("rt",)
 
 
@@ -27,6 +33,7 @@ class RegressionTransformerWithNTL(CrossEntropyWithNTL):
     nothing but cross-entropy.
     """
 
+    Options = RegressionTransformerWithNTLOptions
     encodings = ("rt",)
 
 
@@ -49,17 +56,10 @@ class XVal(Objective):
     The checkpoint is chosen by the total: the cross-entropy says where a number stands, and not which.
     """
 
+    Options = XValOptions
     encodings = ("xval",)
     selection = "loss"
     number_parts = ("mse",)
-
-    def __init__(self, numbers: NumberVocabulary, *, weight: float = 0.5) -> None:
-        """`weight`: w, from 0 to 1; with one half the total is (CE + MSE) / 2."""
-        super().__init__(numbers)
-        check.check_real("weight", weight, "0.5 weighs cross-entropy and squared error alike")
-        if weight > 1:
-            raise ValueError(f"got weight={weight!r}, expected at most 1: it is the share of the squared error")
-        self.weight = weight
 
     def _losses(self, outputs: Any, batch: Mapping[str, Tensor], counts: Counts | None) -> tuple[Tensor, Tensor]:
         labels, numbers = (None, None) if counts is None else counts
@@ -77,26 +77,23 @@ class XVal(Objective):
         return self._weigh(*self._losses(outputs, batch, counts))
 
     def _weigh(self, ce: Tensor, mse: Tensor) -> dict[str, Tensor]:
-        return {"ce": (1 - self.weight) * ce, "mse": self.weight * mse}
+        return {"ce": (1 - self.options.weight) * ce, "mse": self.options.weight * mse}
 
 
 class XValMask(XVal):
     """xVal's encoder that fills in a number: CE + w·MSE, both at the blank; parts "ce" and "mse"."""
 
+    Options = XValMaskOptions
     encodings = ("xval_mask",)
 
-    def __init__(self, numbers: NumberVocabulary, *, weight: float = 1.0) -> None:
-        Objective.__init__(self, numbers)
-        check.check_real("weight", weight, "1 is what was published")
-        self.weight = weight
-
     def _weigh(self, ce: Tensor, mse: Tensor) -> dict[str, Tensor]:
-        return {"ce": ce, "mse": self.weight * mse}
+        return {"ce": ce, "mse": self.options.weight * mse}
 
 
 class RegressionHead(Objective):
     """The mean squared error of one number per question, standardised as the encoding says; part "mse"."""
 
+    Options = RegressionHeadOptions
     encodings = ("scalar",)
     selection = "mse"
     number_parts = ("mse",)

@@ -24,7 +24,7 @@ from ntl.losses import _checks as check
 from ntl.losses import _distances as distances
 from ntl.losses import _spans as spans
 from ntl.losses import fused
-from ntl.losses.options import KINDS, Counts, LossOptions
+from ntl.losses.options import KINDS, Counts, CrossEntropyWithNTLOptions, LossOptions
 from ntl.numbers import IGNORE_INDEX, NumberVocabulary
 
 IMPLEMENTATIONS = ("auto", "plain", "fused")
@@ -225,8 +225,7 @@ def cross_entropy_with_ntl(
             callable `kind`, for derivatives by `loss_weights` or counts, or for second derivatives. "auto" is "fused"
             for many logits on a processor, where it can be, and "plain" otherwise.
     """
-    check.check_weight(weight)
-    options = LossOptions(
+    options = CrossEntropyWithNTLOptions(
         kind=kind,
         weight=weight,
         sigma=sigma,

@@ -12,8 +12,10 @@ An objective has two call forms, told apart by the second argument:
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import torch.nn.functional as F
@@ -21,7 +23,7 @@ from torch import Tensor, nn
 
 from ntl.losses import _checks as check
 from ntl.losses import functional
-from ntl.losses.options import Counts, LossOptions
+from ntl.losses.options import Counts, CrossEntropyOptions, CrossEntropyWithNTLOptions, LossOptions, ObjectiveOptions
 from ntl.numbers import IGNORE_INDEX, NumberVocabulary
 
 
@@ -41,7 +43,12 @@ class LossParts:
 class Objective(nn.Module):
     """Base of all objectives.
 
+    Args:
+        numbers: the number tokens.
+        options: those that `Options` declares, by keyword; ValueError for one that is out of range.
+
     Attributes:
+        Options: frozen dataclass that declares the options (see `ntl.options`); `options` is an instance of it.
         encodings: names of the encodings that it can be trained with.
         selection: name of the part whose validation value chooses the checkpoint; "loss" is the total.
         number_parts: names of the parts that are means over number labels; all others are means over all labels.
@@ -50,16 +57,28 @@ class Objective(nn.Module):
             `with_implementation`.
     """
 
+    Options: ClassVar[type[ObjectiveOptions]] = ObjectiveOptions
     encodings: ClassVar[tuple[str, ...]] = ("digits", "subword")
     selection: ClassVar[str] = "ce"
     number_parts: ClassVar[tuple[str, ...]] = ("ntl",)
     fuses: ClassVar[bool] = False
     implementation: str = "auto"
 
-    def __init__(self, numbers: NumberVocabulary) -> None:
+    def __init__(self, numbers: NumberVocabulary, **options: Any) -> None:
         super().__init__()
         check.check_vocabulary(numbers)
         self.numbers = numbers
+        self.options = self.Options(**options)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "Options" in vars(cls):  # so that help(cls) names the options
+            numbers = inspect.Parameter("numbers", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            cls.__signature__ = inspect.Signature([numbers, *inspect.signature(cls.Options).parameters.values()])
+
+    def extra_repr(self) -> str:
+        """Show the options in `print(objective)`."""
+        return repr(self.options)
 
     def with_implementation(self, implementation: str) -> Self:
         """Return the same objective, computed by "auto", "plain" or "fused"; this one is left as it is."""
@@ -109,17 +128,18 @@ class CrossEntropy(Objective):
     Parts: "ce", and with `sigma` "gce", with "ce" then the plain cross-entropy for comparison and selection.
     """
 
+    Options = CrossEntropyOptions
     fuses = True
 
-    def __init__(self, numbers: NumberVocabulary, *, sigma: float | None = None, label_smoothing: float = 0.0) -> None:
-        super().__init__(numbers)
-        self.options = LossOptions(sigma=sigma, label_smoothing=label_smoothing)
+    @cached_property
+    def _total_options(self) -> LossOptions:
+        return self.options.of_total()
 
     def loss(self, logits: Tensor, labels: Tensor, counts: Counts | None = None) -> LossParts:
         """Return the loss of logits (B, T, C) and labels (B, T), aligned."""
         return LossParts(
             *functional.total_loss(
-                logits, labels, self.numbers, self.options, counts=counts, implementation=self.implementation
+                logits, labels, self.numbers, self._total_options, counts=counts, implementation=self.implementation
             )
         )
 
@@ -134,7 +154,7 @@ class CrossEntropy(Objective):
         """Return the loss of hidden states (B, T, D) under a head's weight (C, D), aligned with labels (B, T)."""
         return LossParts(
             *functional.linear_total_loss(
-                hidden, lm_head_weight, labels, self.numbers, self.options, bias=bias, counts=counts
+                hidden, lm_head_weight, labels, self.numbers, self._total_options, bias=bias, counts=counts
             )
         )
 
@@ -190,10 +210,6 @@ class CrossEntropy(Objective):
             counts = Counts(num_items_in_batch, here.numbers * (num_items_in_batch / here.labels.clamp_min(1)))
         return self.loss(_logits(outputs), labels, counts).total
 
-    def extra_repr(self) -> str:
-        """Show the options in `print(objective)`."""
-        return repr(self.options)
-
 
 class CrossEntropyWithNTL(CrossEntropy):
     """CE + λ·NTL, or with `sigma` GCE + λ·NTL-WAS; see `functional.cross_entropy_with_ntl` for the options.
@@ -204,29 +220,7 @@ class CrossEntropyWithNTL(CrossEntropy):
     >>> trainer = Trainer(model, args, train_dataset=data, compute_loss_func=CrossEntropyWithNTL(numbers))
     """
 
-    def __init__(
-        self,
-        numbers: NumberVocabulary,
-        *,
-        kind: str = "was",
-        weight: float = 0.3,
-        sigma: float | None = None,
-        reweigh: bool = False,
-        squash: float | None = None,
-        place_value: float = 1.0,
-        label_smoothing: float = 0.0,
-    ) -> None:
-        super().__init__(numbers)
-        check.check_weight(weight)
-        self.options = LossOptions(
-            kind=kind,
-            weight=weight,
-            sigma=sigma,
-            reweigh=reweigh,
-            squash=squash,
-            place_value=place_value,
-            label_smoothing=label_smoothing,
-        )
+    Options = CrossEntropyWithNTLOptions
 
     def terms(self, outputs: Any, batch: Mapping[str, Tensor], counts: Counts | None = None) -> dict[str, Tensor]:
         """Return {"ce": the (Gaussian) cross-entropy, "ntl": λ·NTL}."""

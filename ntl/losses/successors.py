@@ -15,7 +15,7 @@ from torch import Tensor
 from ntl.losses import _checks as check
 from ntl.losses import functional
 from ntl.losses.objectives import CrossEntropy, LossParts, Objective, _logits
-from ntl.losses.options import Counts
+from ntl.losses.options import Counts, CrossEntropyWithDELOptions, CrossEntropyWithDist2Options
 from ntl.numbers import IGNORE_INDEX, NumberVocabulary
 
 
@@ -42,7 +42,7 @@ def dist2_loss(
     Source: "Teaching Metric Distance to Discrete Autoregressive Language Models" (ICLR 2026), without its appendix's
     place-value weights and contrastive targets.
     """
-    _check_temperature(temperature)
+    check.check_real("temperature", temperature, "the paper uses 1", strict=True)
     mask, scores, index = _digits(logits, labels, numbers, reduction, ignore_index)
     values = numbers.to(logits.device).values.to(scores.dtype)
     target = values[index.clamp_min(0)]
@@ -99,10 +99,6 @@ def _digits(
     return mask, functional._number_scores(logits, numbers).masked_fill(~mask[..., None], 0.0), index
 
 
-def _check_temperature(temperature: Any) -> None:
-    check.check_real("temperature", temperature, "the paper uses 1", strict=True)
-
-
 class _CrossEntropyWithTerm(CrossEntropy):
     """CE + weight · a term that is a mean over number labels; parts "ce" and the term's name, without weight."""
 
@@ -110,20 +106,16 @@ class _CrossEntropyWithTerm(CrossEntropy):
     fuses = False
     linear_loss, linear_terms = Objective.linear_loss, Objective.linear_terms
 
-    def __init__(self, numbers: NumberVocabulary, weight: float, label_smoothing: float) -> None:
-        super().__init__(numbers, label_smoothing=label_smoothing)
-        check.check_real("weight", weight, "0 turns the added loss off")
-        self.weight = weight
-
     def term(self, logits: Tensor, labels: Tensor, count: Tensor | float | None) -> Tensor:
         raise NotImplementedError
 
     def loss(self, logits: Tensor, labels: Tensor, counts: Counts | None = None) -> LossParts:
         """Return the loss of logits (B, T, C) and labels (B, T), aligned."""
         ce = super().loss(logits, labels, counts)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.weight > 0):
+        weight = self.options.weight
+        with torch.set_grad_enabled(torch.is_grad_enabled() and weight > 0):
             term = self.term(logits, labels, None if counts is None else counts.numbers)
-        total = ce.total + self.weight * term if self.weight > 0 else ce.total
+        total = ce.total + weight * term if weight > 0 else ce.total
         return LossParts(total, ce.parts | {self.term_name: term.detach()})
 
     def terms(self, outputs: Any, batch: Mapping[str, Tensor], counts: Counts | None = None) -> dict[str, Tensor]:
@@ -137,40 +129,24 @@ class CrossEntropyWithDist2(_CrossEntropyWithTerm):
     """CE + α·DIST2Loss; parts "ce" and "dist2". α = 0.1 in all of its paper's experiments, with a sum over positions
     there and a mean here."""
 
+    Options = CrossEntropyWithDist2Options
     term_name = "dist2"
     number_parts = ("dist2",)
 
-    def __init__(
-        self,
-        numbers: NumberVocabulary,
-        *,
-        weight: float = 0.1,
-        temperature: float = 1.0,
-        label_smoothing: float = 0.0,
-    ) -> None:
-        super().__init__(numbers, weight, label_smoothing)
-        _check_temperature(temperature)
-        self.temperature = temperature
-
     def term(self, logits: Tensor, labels: Tensor, count: Tensor | float | None) -> Tensor:
-        return dist2_loss(logits, labels, self.numbers, temperature=self.temperature, count=count)
+        return dist2_loss(logits, labels, self.numbers, temperature=self.options.temperature, count=count)
 
 
 class CrossEntropyWithDEL(_CrossEntropyWithTerm):
     """CE + 0.01·DEL, for the digits encoding; parts "ce" and "del"."""
 
+    Options = CrossEntropyWithDELOptions
     encodings = ("digits",)
     term_name = "del"
     number_parts = ("del",)
 
-    def __init__(
-        self,
-        numbers: NumberVocabulary,
-        *,
-        weight: float = 0.01,
-        label_smoothing: float = 0.0,
-    ) -> None:
-        super().__init__(numbers, weight, label_smoothing)
+    def __init__(self, numbers: NumberVocabulary, **options: Any) -> None:
+        super().__init__(numbers, **options)
         check.check_digits(numbers)
 
     def term(self, logits: Tensor, labels: Tensor, count: Tensor | float | None) -> Tensor:

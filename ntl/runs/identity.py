@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
-import inspect
 import json
 import math
-import pkgutil
 import re
 from collections.abc import Mapping, Sequence, Set
 from enum import Enum
 from numbers import Integral, Real
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 from ntl import options
 from ntl.runs.scrubbing import scrub
@@ -88,29 +85,13 @@ def checked_name(config: Mapping[str, Any], part: str) -> str:
     return name
 
 
-class _Option(NamedTuple):
-    default: str | None  # canonical JSON; None where there is no default or JSON cannot hold it
-    identity: bool
-
-
 @functools.cache
-def _options(target: str) -> dict[str, _Option]:
-    """Return the options of a class: those that it declares (`ntl.options`), or the arguments of its constructor."""
-    try:
-        called = pkgutil.resolve_name(target)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"_target_ {target!r} cannot be imported ({error}). Correct it in conf/.") from error
-    if dataclasses.is_dataclass(called):
-        declared = options.options_of(called).items()
-        return {name: _Option(_default_json(option.default), option.identity) for name, option in declared}
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    parameters = inspect.signature(called).parameters.values()
-    return {p.name: _Option(_default_json(p.default), True) for p in parameters if p.kind in named}
+def _defaults(target: str) -> dict[str, str | None]:
+    """Return the default of each option of a class as canonical JSON; None for one without, or that JSON cannot hold"""
+    return {name: _default_json(option.default) for name, option in options.declared_by(target).items()}
 
 
 def _default_json(value: Any) -> str | None:
-    if value in (inspect.Parameter.empty, options.REQUIRED):
-        return None
     try:
         return _dump(_canonical_node(value, "the.default"))
     except (TypeError, ValueError):
@@ -119,7 +100,8 @@ def _default_json(value: Any) -> str | None:
 
 def _canonical_node(value: Any, where: str) -> Any:
     if isinstance(value, Mapping):
-        declared = _options(value["_target_"]) if "_target_" in value else {}
+        declared = options.declared_by(value["_target_"]) if "_target_" in value else {}
+        defaults = _defaults(value["_target_"]) if "_target_" in value else {}
         is_group = "_target_" in value or "." not in where
         node = {}
         for key, item in value.items():
@@ -130,7 +112,7 @@ def _canonical_node(value: Any, where: str) -> Any:
                 node["class"] = str(item).rpartition(".")[2]
                 continue
             item = _canonical_node(item, f"{where}.{key}")
-            if option is None or _dump(item) != option.default:
+            if option is None or _dump(item) != defaults[key]:
                 node[str(key)] = item
         return node
     if isinstance(value, Enum):
@@ -155,7 +137,7 @@ def _canonical_node(value: Any, where: str) -> Any:
 
 def _public_node(value: Any, where: str) -> Any:
     if isinstance(value, Mapping):
-        declared = _options(value["_target_"]) if "_target_" in value else {}
+        declared = options.declared_by(value["_target_"]) if "_target_" in value else {}
         return {
             str(key): _public_node(item, f"{where}.{key}")
             for key, item in value.items()

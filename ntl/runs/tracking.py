@@ -11,10 +11,13 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from ntl import options
+from ntl.options import option
 from ntl.runs.identity import public
 
 log = logging.getLogger(__name__)
@@ -46,6 +49,7 @@ class Tracker(Protocol):
     def __exit__(self, *exception: Any) -> None: ...
 
 
+@dataclass(eq=False)
 class NoTracker:
     """Tracks nothing."""
 
@@ -63,41 +67,33 @@ class NoTracker:
     def __exit__(self, *exception: Any) -> None: ...
 
 
+@dataclass(eq=False)
 class WandbTracker:
     """Tracks a run with Weights & Biases, as one W&B run whose id is the run's id.
 
     After an interruption the same W&B run goes on. Offline, what the interrupted attempt left in the work folder is
     replaced, and the history replayed; online, only what the server had not got is sent again.
-
-    Args:
-        project: W&B project.
-        entity: user or team; None for the account's default.
-        group: heading under which the dashboard gathers runs.
-        tags: labels.
-        mode: "online", "offline", "disabled", or "auto": $WANDB_MODE if set, else online where there is an API key or
-            a login, else offline.
-        timeout: seconds to wait for the server, at the start and at the end; what it has not got by then stays in the
-            work folder, and `wandb sync` sends it.
     """
 
-    def __init__(
-        self,
-        project: str = "ntl",
-        entity: str | None = None,
-        group: str | None = None,
-        tags: Iterable[str] = (),
-        mode: str = "auto",
-        timeout: float = 60.0,
-    ):
-        modes = ("auto", "online", "offline", "disabled")
-        if mode not in modes:
-            raise ValueError(f"mode is {mode!r}; expected one of {', '.join(modes)}. Set logger.mode.")
-        if timeout <= 0:
-            raise ValueError(f"timeout is {timeout!r}; expected seconds, more than 0. Set logger.timeout.")
-        self.project, self.entity, self.group, self.tags = project, entity, group, tuple(tags)
-        self.mode, self.timeout = mode, timeout
-        self._run: Any = None
-        self._begun = 0  # first step that is not yet known to the server
+    project: str = option("ntl", "W&B project")
+    entity: str | None = option(None, "user or team; null: the account's default")
+    group: str | None = option(None, "heading under which the dashboard gathers runs")
+    tags: list[str] = option(meaning="labels", factory=list)
+    mode: str = option(
+        "auto",
+        "auto: $WANDB_MODE if set, else online where there is an API key or a login, else offline",
+        choices=("auto", "online", "offline", "disabled"),
+    )
+    timeout: float = option(
+        60.0,
+        "seconds to wait for the server at the start and at the end; `wandb sync` sends what it has not got by then",
+        above=0,
+    )
+    _run: Any = field(default=None, init=False)
+    _begun: int = field(default=0, init=False)  # first step that is not yet known to the server
+
+    def __post_init__(self) -> None:
+        options.check(self, "logger")
 
     def start(
         self, run_id: str, config: Mapping[str, Any], history: Iterable[Mapping[str, Any]], folder: str | Path

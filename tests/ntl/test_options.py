@@ -34,7 +34,7 @@ class Other(Settings):
         ({"rate": float("nan")}, "train.rate: got nan, expected a finite number above 0 and below 1"),
         ({"rate": 1}, "train.rate: got 1, expected a finite number above 0 and below 1"),
         ({"limit": 0}, "train.limit: got 0, expected an integer of at least 1 or null"),
-        ({"kind": "wa"}, "train.kind: got 'wa', expected one of was, mse, mae"),
+        ({"kind": "wa"}, "train.kind: got 'wa', expected one of was, mse, mae; did you mean was?"),
         ({"plain": 1}, "train.plain: got 1, expected true or false"),
         ({"name": " "}, "train.name: got ' ', expected a text"),
     ],

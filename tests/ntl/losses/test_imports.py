@@ -42,5 +42,6 @@ def test_nothing_but_torch_is_loaded():
         "ntl.losses.objectives",
         "ntl.losses.options",
         "ntl.numbers",
+        "ntl.options",
         "ntl.text",
     }
