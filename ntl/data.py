@@ -59,6 +59,8 @@ class Layout(Protocol):
 
     def prompt_batch(self, questions: Sequence[Encoded]) -> dict[str, torch.Tensor]: ...
 
+    def given(self, item: tuple[Encoded, Encoded]) -> Encoded: ...  # what `prompt_batch` takes of a row
+
     def length(self, item: tuple[Encoded, Encoded]) -> int: ...
 
 
@@ -93,6 +95,9 @@ class EncoderDecoder:
             for q in questions
         ]
         return _prompt(questions, self.pads, left=False)
+
+    def given(self, item: tuple[Encoded, Encoded]) -> Encoded:
+        return item[0]
 
     def length(self, item: tuple[Encoded, Encoded]) -> int:
         return len(self.prefix["input_ids"]) + len(item[0]["input_ids"]) + len(item[1]["input_ids"]) + 2
@@ -136,13 +141,19 @@ class DecoderOnly:
         questions = [{key: [*self.prefix[key], *q[key], *self.separator[key]] for key in self.pads} for q in questions]
         return _prompt(questions, self.pads, left=True)
 
+    def given(self, item: tuple[Encoded, Encoded]) -> Encoded:
+        return item[0]
+
     def length(self, item: tuple[Encoded, Encoded]) -> int:
         around = len(self.prefix["input_ids"]) + len(self.separator["input_ids"])
         return around + len(item[0]["input_ids"]) + len(item[1]["input_ids"]) + 1
 
 
 class FillIn:
-    """The question with a blank for each token of its answer after it, and an end token: all filled in at once."""
+    """The question with a blank after it, and an end token: the last token of the answer is filled in at the blank.
+
+    Tokens of the answer before its last one are shown, in prompts too: published xVal shows the sign of the answer.
+    """
 
     def __init__(self, encoding: Encoding) -> None:
         self.pads, self.target_pads = encoding.pad_values, encoding.target_pads
@@ -151,36 +162,77 @@ class FillIn:
 
     def train_batch(self, items: Sequence[tuple[Encoded, Encoded]]) -> dict[str, torch.Tensor]:
         """Returns input_ids, attention_mask, labels (B, S); labels stand at the blanks."""
-        batch = self._inputs([(question, len(answer["input_ids"])) for question, answer in items])
+        given = [self.given(item) for item in items]
+        batch = self.prompt_batch(given)
         for key, pad in (self.pads | self.target_pads).items():
             main = key == "input_ids"
             unseen = IGNORE_INDEX if main else pad
-            labels = [[*[unseen] * len(question["input_ids"]), *answer[key], unseen] for question, answer in items]
+            labels = [
+                [*[unseen] * len(shown["input_ids"]), answer[key][-1], unseen]
+                for shown, (_, answer) in zip(given, items, strict=True)
+            ]
             batch["labels" if main else f"labels_{key}"] = _pad(labels, unseen)
         return batch
 
     def prompt_batch(self, questions: Sequence[Encoded]) -> dict[str, torch.Tensor]:
         """Returns input_ids and attention_mask (B, S), padded on the right, with one blank."""
-        return self._inputs([(question, 1) for question in questions])
-
-    def _inputs(self, questions: Sequence[tuple[Encoded, int]]) -> dict[str, torch.Tensor]:
         rows = [
-            {
-                key: [*q[key], *[self.blank.get(key, pad)] * blanks, self.end.get(key, pad)]
-                for key, pad in self.pads.items()
-            }
-            for q, blanks in questions
+            {key: [*q[key], self.blank.get(key, pad), self.end.get(key, pad)] for key, pad in self.pads.items()}
+            for q in questions
         ]
         return _prompt(rows, self.pads, left=False)
+
+    def given(self, item: tuple[Encoded, Encoded]) -> Encoded:
+        question, answer = item
+        return {key: [*question[key], *answer[key][:-1]] for key in self.pads}
 
     def length(self, item: tuple[Encoded, Encoded]) -> int:
         return len(item[0]["input_ids"]) + len(item[1]["input_ids"]) + 1
 
 
+class OneNumber:
+    """The question alone, and one label: a number that is predicted from the state at the question's last token.
+
+    That is the end token for encoder–decoder models, whose decoder reads the question as well, and otherwise the line
+    break after which an answer would begin.
+    """
+
+    def __init__(self, encoding: Encoding, encoder_decoder: bool) -> None:
+        self.pads, self.target_pads = encoding.pad_values, encoding.target_pads
+        tokenizer, start = encoding.tokenizer, encoding.decoder_start_id
+        self.prefix = encoding.prefix
+        self.end = [tokenizer.eos_token_id] if encoder_decoder else encoding.encode("\n")["input_ids"]
+        self.start = (tokenizer.pad_token_id if start is None else start) if encoder_decoder else None
+
+    def train_batch(self, items: Sequence[tuple[Encoded, Encoded]]) -> dict[str, torch.Tensor]:
+        """Returns what `prompt_batch` does, and labels and labels_<target> (B, 1)."""
+        batch = self.prompt_batch([question for question, _ in items])
+        for key in self.pads | self.target_pads:
+            batch["labels" if key == "input_ids" else f"labels_{key}"] = torch.tensor([a[key] for _, a in items])
+        return batch
+
+    def prompt_batch(self, questions: Sequence[Encoded]) -> dict[str, torch.Tensor]:
+        """Returns input_ids and attention_mask (B, S), padded on the right, and decoder_input_ids for a decoder."""
+        rows = [{"input_ids": [*self.prefix, *question["input_ids"], *self.end]} for question in questions]
+        batch = _prompt(rows, self.pads, left=False)
+        if self.start is not None:
+            shifted = [[self.start, *row["input_ids"][:-1]] for row in rows]
+            batch["decoder_input_ids"] = _pad(shifted, self.pads["input_ids"])
+        return batch
+
+    def given(self, item: tuple[Encoded, Encoded]) -> Encoded:
+        return item[0]
+
+    def length(self, item: tuple[Encoded, Encoded]) -> int:
+        return len(self.prefix) + len(item[0]["input_ids"]) + len(self.end) + 1
+
+
 def layout_for(model_is_encoder_decoder: bool, encoding: Encoding, loss_on: str = "answer") -> Layout:
-    """The layout of a model family, or of an encoding that has its answers filled in."""
+    """The layout of a model family, or of an encoding whose answers are no text that follows the question."""
     if encoding.blank is not None:
         return FillIn(encoding)
+    if encoding.pooled:
+        return OneNumber(encoding, model_is_encoder_decoder)
     return EncoderDecoder(encoding) if model_is_encoder_decoder else DecoderOnly(encoding, loss_on)
 
 

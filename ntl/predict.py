@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ntl.data import EncodedDataset, Layout, layout_for
-from ntl.models import lora
+from ntl.models import aligned, lora
 from ntl.quiet import quiet_libraries
 from ntl.settings import EvalSettings
 
@@ -93,7 +93,7 @@ def load(folder: Path) -> Trained:
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
     tokenizer = encodings.PretrainedTokenizer(str(folder))
     encoding = encodings.build(answering["encoding"], tokenizer, **answering["encoding_options"])
-    model = encoding.model_class(config).from_pretrained(folder, trust_remote_code=False)
+    model = aligned(encoding.model_class(config).from_pretrained(folder, trust_remote_code=False))
     encoding.adapt(model)
     encoding.resize(model.config.vocab_size)
     encoding.decoder_start_id = getattr(config, "decoder_start_token_id", None)

@@ -49,10 +49,14 @@ class Encoding:
         decodings: ways to choose the next token.
         because: the reason for these limits, for the error message.
 
-    An encoding with a `blank`, the id of a token, has its answers filled in at that token (see `ntl.data.FillIn`).
+    An encoding with a `blank`, the id of a token, has its answers filled in at that token (see `ntl.data.FillIn`). The
+    answers of a `pooled` one are predicted from the end of the question (see `ntl.data.OneNumber`). The models of a
+    `scratch_only` one are like no published model: no weights can be loaded.
     """
 
     blank: int | None = None
+    pooled: ClassVar[bool] = False
+    scratch_only: ClassVar[bool] = False
 
     name: ClassVar[str] = ""
     split_digits: ClassVar[bool] = False

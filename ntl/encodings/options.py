@@ -30,10 +30,7 @@ class _WritingOptions(EncodingOptions):
 
     significant: int = option(7, "significant digits of a written number, at most", at_least=1, at_most=15)
     decimals: int | None = option(
-        None,
-        "decimals of a written number, at most; null: as many as the training answers have",
-        at_least=0,
-        at_most=30,
+        None, "decimals of a written number, at most; null: no rounding to decimals", at_least=0, at_most=30
     )
 
 
@@ -58,6 +55,14 @@ class XValOptions(_WritingOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class XValMaskOptions(_WritingOptions):
+    log: bool = option(
+        True, "multiply by, and predict, ln(x + 1) of unsigned numbers; false: multiply by x + 1, predict x"
+    )
+    positions: int = option(512, "learnt positions of the encoder; 512 as published", at_least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class XValMaskSignedOptions(_WritingOptions):
     log: bool = option(True, "multiply by, and predict, sign(x)·ln(|x| + 1); false: multiply by x + 1, predict x")
     positions: int = option(1024, "learnt positions of the encoder", at_least=1)
 

@@ -17,13 +17,18 @@ from ntl.rows import Row
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-NUMBER = "[NUM]"  # stands where the answer would; the number is predicted before it, at the last position it cannot see
+NUMBER = "[NUM]"  # the label of an answer, so that numbers are counted as for the other methods
 
 
 class Scalar(Encoding):
-    """Questions are text as it is; the answer is one number, which a head of one output predicts after the question."""
+    """Questions are text as it is; the answer is one number, predicted from the state at the question's last token.
+
+    Published: T5 for sequence classification with one output, on raw targets (`standardise=False`), subword tokens. For
+    causal models the counterpart is the state at the line break that ends a question, under the same head.
+    """
 
     name = "scalar"
+    pooled = True
     answers = ("number",)
     because = "a regression head says one number and no text"
 
@@ -76,9 +81,8 @@ class Scalar(Encoding):
     def fit(self, rows: Mapping[str, Sequence[Row]]) -> None:
         check_numbers(rows)
         numbers = (parse_number(row["answer"]) for row in rows["train"])
-        self.scale = self._scale(self.log, self.significant, self.decimals).fitted(
-            numbers, standardise=self.standardise
-        )
+        scale = self._scale(self.log, self.significant, self.decimals)
+        self.scale = scale.fitted(numbers) if self.standardise else scale
 
     def _find_numbers(self) -> NumberVocabulary:
         ids = self._add_tokens([NUMBER])
@@ -87,10 +91,6 @@ class Scalar(Encoding):
     @property
     def target_pads(self) -> dict[str, Any]:
         return {"value": float("nan")}
-
-    def encode(self, text: str) -> dict[str, list]:
-        ids = super().encode(text)["input_ids"]
-        return {"input_ids": ids, "value": [float("nan")] * len(ids)}
 
     def encode_answer(self, text: str) -> dict[str, list]:
         """Return one token, and as its target the standardised number; NaN for a text without one."""
@@ -107,10 +107,4 @@ class Scalar(Encoding):
         self, model: PreTrainedModel, inputs: dict[str, Tensor], *, max_new_tokens: int, num_beams: int, decode: str
     ) -> list[Generated]:
         """Print the number that the head predicts; there is nothing to search, so the limits have no bearing."""
-        if model.config.is_encoder_decoder:
-            start = model.config.decoder_start_token_id
-            inputs["decoder_input_ids"] = torch.full_like(inputs["input_ids"][:, :1], start)
-        else:  # padded on the left, where training pads on the right
-            inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp_min(0)
-        predicted = model(**inputs).values[:, -1].double().tolist()
-        return [Generated(self.scale.write(self.scale.restore(z)), truncated=False) for z in predicted]
+        return [Generated(self.scale.text(z), truncated=False) for z in model(**inputs).values[:, 0].double().tolist()]

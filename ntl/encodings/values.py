@@ -14,6 +14,7 @@ from ntl.text import plain_number
 
 LARGEST = 1e30  # what a model says beyond it is cut: no data set has such numbers, and their digits would be noise
 _REPRESENTABLE = 3e38  # what a text says beyond it is cut: single precision calls it infinite, and the loss NaN
+_SINGLE = 2.0**-22  # two spacings of single precision at 1: what rounding a target and a sum may come to
 _EXACT = Context(prec=100)
 
 
@@ -56,26 +57,21 @@ class Scale:
             )
         if self.decimals is not None and not (isinstance(self.decimals, int) and 0 <= self.decimals <= 30):
             raise ValueError(
-                f"got decimals={self.decimals}, expected an integer from 0 to 30, or null for as many as the training "
-                "answers have"
+                f"got decimals={self.decimals}, expected an integer from 0 to 30, or null for no rounding to decimals"
             )
 
-    def fitted(self, numbers: Iterable[Decimal], *, standardise: bool = True) -> Scale:
-        """Return this scale with what the numbers of the training answers teach: mean and std, and the most decimals
-        that one of them has, unless a number of decimals is set already."""
-        numbers = list(numbers)
-        if not numbers:
-            return self
+    def fitted(self, numbers: Iterable[Decimal], *, centre: bool = True) -> Scale:
+        """Return this scale with the mean and standard deviation of the training answers.
+
+        Args:
+            centre: False leaves the mean at 0 and divides by the root mean square, so that the number 0 is z = 0.
+        """
         compressed = [self.compress(float(number)) for number in numbers]
-        mean = math.fsum(compressed) / len(compressed) if standardise else 0.0
-        variance = math.fsum((c - mean) ** 2 for c in compressed) / len(compressed) if standardise else 1.0
-        decimals = max(max(0, -number.as_tuple().exponent) for number in numbers)
-        return replace(
-            self,
-            mean=mean,
-            std=math.sqrt(variance) or 1.0,
-            decimals=decimals if self.decimals is None else self.decimals,
-        )
+        if not compressed:
+            return self
+        mean = math.fsum(compressed) / len(compressed) if centre else 0.0
+        variance = math.fsum((c - mean) ** 2 for c in compressed) / len(compressed)
+        return replace(self, mean=mean, std=math.sqrt(variance) or 1.0)
 
     def compress(self, number: float) -> float:
         """Return c(number), the number cut to what single precision can hold."""
@@ -100,6 +96,11 @@ class Scale:
             limit = math.log1p(LARGEST)
             c = math.copysign(math.expm1(min(abs(c * self.unit), limit)), c)
         return max(-LARGEST, min(LARGEST, c))
+
+    def text(self, z: float) -> str:
+        """Return the number of a z in digits (see `write`); 0 where single precision cannot tell z from that of 0."""
+        zero = self.standardise(0.0)
+        return "0" if abs(z - zero) <= _SINGLE * max(1.0, abs(zero)) else self.write(self.restore(z))
 
     def write(self, number: float) -> str:
         """Return a number in digits: rounded once (half to even) to its last allowed digit, which is the `significant`

@@ -6,6 +6,7 @@ Source: Golkar et al., "xVal: A Continuous Number Encoding for Large Language Mo
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +30,16 @@ class XVal(Encoding):
     """A number with its sign is one token `[NUM]`, whose embedding is multiplied by the number's scaled value.
 
     Numbers are read as `parse_number` reads them; an answer may hold several. In an answer, each is a target as well:
-    standardised over the training answers. How a predicted number becomes digits says `Scale.write`; in what a model
-    generates, a number goes on as it was written. Two numbers with no text between them are parted by a space.
+    divided by the root mean square of the training answers, so that the number 0 is the target 0. `Scale.text` writes a
+    predicted number; in what a model generates, a number goes on as it was written. Two numbers with no text between
+    them are parted by a space.
+
+    Differences from T5 with xVal in the paper's repository, which no table of the paper shows:
+        - a number has its sign (published: `-` stays text);
+        - with `log`, logarithms are regressed, on one scale for all batches (published: raw values, targets and
+          predictions z-scored together in each batch);
+        - a number that was generated multiplies the next decoder input (published: 1 in its place);
+        - `, ` between two numbers stays text (published: dropped), and special tokens are never read in a text.
     """
 
     name = "xval"
@@ -89,7 +98,8 @@ class XVal(Encoding):
 
     def fit(self, rows: Mapping[str, Sequence[Row]]) -> None:
         numbers = (parse_number(found.group()) for row in rows["train"] for found in numbers_in(row["answer"]))
-        self.scale = self._scale(self.log, self.significant, self.decimals, self.positions).fitted(numbers)
+        scale = self._scale(self.log, self.significant, self.decimals, self.positions)
+        self.scale = scale.fitted(numbers, centre=False)
 
     def _find_numbers(self) -> NumberVocabulary:
         NumberVocabulary.from_tokenizer(self.tokenizer)  # which complains where a digit is no token
@@ -111,11 +121,12 @@ class XVal(Encoding):
         normaliser = self.tokenizer.backend_tokenizer.normalizer
         if normaliser is not None:  # which may make digits of other characters
             text = normaliser.normalize_str(text)
-        found = numbers_in(text)
+        found = self._numbers(text)
         ends = [0, *(number.end() for number in found)]
         starts = [*(number.start() for number in found), len(text)]
+        between = self._between([text[end:start] for end, start in zip(ends, starts, strict=True)])
         # A zero in each number's place is cut off by the tokenizer as a digit, with the right spaces around it.
-        ids = super().encode("0".join(text[end:start] for end, start in zip(ends, starts, strict=True)))["input_ids"]
+        ids = super().encode("0".join(between))["input_ids"]
         numbers = iter(float(number.group()) for number in found)
         values, targets = [], []
         for position, index in enumerate(ids):
@@ -128,6 +139,14 @@ class XVal(Encoding):
                 values.append(1.0)
                 targets.append(float("nan"))
         return {"input_ids": ids, "values": values, "value": targets}
+
+    def _numbers(self, text: str) -> list[re.Match[str]]:
+        """Return every number of a text that becomes a token; no ASCII digit is left outside them."""
+        return numbers_in(text)
+
+    def _between(self, texts: list[str]) -> list[str]:
+        """Return the texts before, between and after numbers as they are to be encoded."""
+        return texts
 
     def _multiplier(self, number: float) -> float:
         return self.scale.compress(number) if self.log else number + 1.0
@@ -177,7 +196,7 @@ class XVal(Encoding):
                     continue
                 answers[row].append(chosen[row])
                 if chosen[row] == self.number_id:
-                    text = self.scale.write(self.scale.restore(predicted[row]))
+                    text = self.scale.text(predicted[row])
                     numbers[row].append(text)
                     multipliers[row] = self._multiplier(float(text)) if text else 1.0
             if not open_rows:

@@ -1,54 +1,90 @@
-"""xVal as it was published beside the Number Token Loss: an encoder that fills in the last number of a text."""
+"""xVal as it was published beside the Number Token Loss: an encoder that fills in the last number of a text.
+
+Source: `src/ntl/xval` in the paper's repository, on the model of Golkar et al., "xVal" (2023).
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from ntl.encodings.base import Generated
-from ntl.encodings.values import Scale, check_numbers
-from ntl.encodings.xval import XVal
-from ntl.numbers import NumberVocabulary, parse_number
+from ntl.encodings.tokenizers import TokenizerSource
+from ntl.encodings.xval_mask_signed import XValMaskSigned
+from ntl.numbers import parse_number
 from ntl.rows import Row
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-BLANK = "[MASK]"
+_UNSIGNED = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 
-class XValMask(XVal):
-    """Numbers are written as `XVal` writes them; the answer is one number, and is filled in at a blank token.
+class XValMask(XValMaskSigned):
+    """Unsigned numbers are tokens, signs stay text, and the answer's number is filled in at a blank.
 
-    Numbers are multiplied by, and predicted as, sign(x)·ln(|x| + 1), not standardised (without `log`, x + 1 and x). Of
-    T5 only the encoder is built. The filled-in token is not looked at: there is but one that can stand there.
+    **The model is shown the sign of the answer**, as in the published evaluation: `-` stands before the blank, in test
+    questions too, and is written before the predicted number. To ask a trained model for a negative answer, end the
+    question with ` -`.
+
+    Numbers are multiplied by, and predicted as, ln(x + 1); see `ntl.encodings.heads.xval.XValEncoder` for the model and
+    its differences. Further differences from the published code: a number is always written, whatever token has the
+    highest score at the blank (published: that token); numbers have seven significant digits (published: those of a
+    Python float); questions and answers are joined without a further space token.
     """
 
     name = "xval_mask"
-    answers = ("number",)
-    because = "an encoder of T5's kind fills in one number at a blank, and says no text"
+    scratch_only = True
+    because = "an encoder with the sizes of a T5 model fills in one number at a blank, and writes no text"
 
-    @staticmethod
-    def _scale(log: bool, significant: int, decimals: int | None, positions: int) -> Scale:
-        return replace(XVal._scale(log, significant, decimals, positions), unit=1.0 if log else None)
+    def __init__(
+        self,
+        source: TokenizerSource,
+        *,
+        log: bool = True,
+        significant: int = 7,
+        decimals: int | None = None,
+        positions: int = 512,
+        learnt: Mapping[str, object] | None = None,
+    ) -> None:
+        """See `XVal`; 512 positions are the published ones."""
+        super().__init__(
+            source, log=log, significant=significant, decimals=decimals, positions=positions, learnt=learnt
+        )
+        self._minus = self.encode(" -")["input_ids"]
 
     def fit(self, rows: Mapping[str, Sequence[Row]]) -> None:
-        check_numbers(rows)
-        numbers = (parse_number(row["answer"]) for row in rows["train"])
-        scale = self._scale(self.log, self.significant, self.decimals, self.positions)
-        self.scale = scale.fitted(numbers, standardise=False)
+        super().fit(rows)
+        for split, members in rows.items():
+            for index, row in enumerate(members):
+                if row["question"].rstrip().endswith("-"):
+                    raise ValueError(
+                        f"row {index + 1} of the split '{split}' has a question that ends with a minus sign, which "
+                        f"'{self.name}' takes for the sign of the answer: change or remove it, or use "
+                        f"loss=xval_mask_signed (the question is {row['question'][:80]!r})"
+                    )
 
-    def _find_numbers(self) -> NumberVocabulary:
-        numbers = super()._find_numbers()
-        (self.blank,) = self._add_tokens([BLANK])
-        return numbers.resized(len(self.tokenizer))
+    def _numbers(self, text: str) -> list[re.Match[str]]:
+        return list(_UNSIGNED.finditer(text))
+
+    def _between(self, texts: list[str]) -> list[str]:
+        """Drop the commas between numbers, as published: `3, 5` is two number tokens and nothing else."""
+        inner = ["" if text in (",", ", ") else text for text in texts[1:-1]]
+        return [texts[0], *inner, texts[-1]] if len(texts) > 1 else texts
 
     def encode_answer(self, text: str) -> dict[str, list]:
-        """Return one token with the number as its target, NaN for a text without one."""
-        return {"input_ids": self.numbers.ids.tolist(), "values": [1.0], "value": [self.scale.target(text)]}
+        """Return the tokens of the sign, if any, and one token with the unsigned number as its target."""
+        number = parse_number(text)
+        sign = self._minus if number is not None and number < 0 else []
+        target = float("nan") if number is None else self.scale.standardise(abs(float(number)))
+        return {
+            "input_ids": [*sign, self.number_id],
+            "values": [1.0] * (len(sign) + 1),
+            "value": [*[float("nan")] * len(sign), target],
+        }
 
     def model_class(self, config: PreTrainedConfig) -> type[PreTrainedModel]:
         from ntl.encodings.heads.xval import XValEncoder
@@ -59,7 +95,11 @@ class XValMask(XVal):
     def _answers(
         self, model: PreTrainedModel, inputs: dict[str, Tensor], *, max_new_tokens: int, num_beams: int, decode: str
     ) -> list[Generated]:
-        """Print the number that is predicted at the blank; there is nothing to search."""
-        values = model(**inputs).values
-        predicted = values[inputs["input_ids"] == self.blank].double().tolist()  # one blank a row
-        return [Generated(self.scale.write(self.scale.restore(z)), truncated=False) for z in predicted]
+        """Print the number that is predicted at the blank, with the sign that stands before it."""
+        values = model(**inputs).values.double().tolist()
+        answers = []
+        for ids, predicted in zip(inputs["input_ids"].tolist(), values, strict=True):
+            blank = ids.index(self.blank)
+            negative = ids[max(0, blank - len(self._minus)) : blank] == self._minus
+            answers.append(Generated(self.scale.text(-predicted[blank] if negative else predicted[blank]), False))
+        return answers

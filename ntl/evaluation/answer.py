@@ -95,7 +95,7 @@ def answer(
     bar = tqdm(total=sum(map(len, share)), desc=title, disable=hidden or None, leave=False)
     for indices in share:
         items = [data[index] for index in indices]
-        prompts = _on_device(layout.prompt_batch([question for question, _ in items]), model)
+        prompts = _on_device(layout.prompt_batch([layout.given(item) for item in items]), model)
         generated = encoding.generate(
             model, prompts, max_new_tokens=max_new_tokens, num_beams=settings.beams, decode=settings.decode
         )

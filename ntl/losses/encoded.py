@@ -51,7 +51,7 @@ def value_loss(predicted: Tensor, target: Tensor, count: Tensor | float | None =
 
 
 class XVal(Objective):
-    """xVal: (1 − w)·CE + w·MSE, CE over all labels and MSE over the standardised numbers; parts "ce" and "mse".
+    """xVal: (1 − w)·CE + w·MSE, CE over all labels and MSE over the scaled numbers; parts "ce" and "mse".
 
     The checkpoint is chosen by the total: the cross-entropy says where a number stands, and not which.
     """
@@ -84,7 +84,7 @@ class XValMask(XVal):
     """xVal's encoder that fills in a number: CE + w·MSE, both at the blank; parts "ce" and "mse"."""
 
     Options = XValMaskOptions
-    encodings = ("xval_mask",)
+    encodings = ("xval_mask", "xval_mask_signed")
 
     def _weigh(self, ce: Tensor, mse: Tensor) -> dict[str, Tensor]:
         return {"ce": ce, "mse": self.options.weight * mse}

@@ -57,6 +57,11 @@ def check(settings: ModelSettings, encoding: type[Encoding] | None = None) -> No
         )
     if settings.path is not None and not Path(settings.path).is_dir():
         raise ValueError(f"model.path: '{settings.path}' is no folder; give one in the hub's layout (config.json, …)")
+    if encoding is not None and encoding.scratch_only and settings.init == "pretrained":
+        raise ValueError(
+            f"model.init: got 'pretrained' with the encoding '{encoding.name}', whose model is like no published one, "
+            "expected 'scratch': set model.init=scratch (model.tokenizer may stay as it is)"
+        )
     lora.check_options(LoraSettings(**settings.lora))
     if settings.adapters is not None:
         lora.check(settings.adapters, encoding)
@@ -238,6 +243,17 @@ def _read(settings: ModelSettings, encoding: Encoding) -> PreTrainedModel:
     if tokens > model.get_input_embeddings().weight.shape[0]:
         # Past a multiple of 64, as tensor cores like it and as the published runs did.
         model.resize_token_embeddings(tokens, pad_to_multiple_of=64)
+    return aligned(model)
+
+
+def aligned(model: PreTrainedModel) -> PreTrainedModel:
+    """Return `model` with its weights in memory of their own, as those of a model from scratch are.
+
+    Weights that were read stay where their file is mapped, at odd addresses, and products round differently there: the
+    last digit of a regressed number would depend on whether a model was trained or loaded.
+    """
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
     return model
 
 

@@ -17,8 +17,17 @@ from ntl.models import build
 from ntl.settings import EvalSettings, TrainSettings
 from ntl.training import train as training
 
-NEW = ("dist2", "del", "rt", "rt_ntl", "xval", "xval_mask", "regression_head")  # the others: training/test_trainer.py
-REFUSED = {("gpt2", "xval"), ("gpt2", "xval_mask")}
+NEW = (
+    "dist2",
+    "del",
+    "rt",
+    "rt_ntl",
+    "xval",
+    "xval_mask",
+    "xval_mask_signed",
+    "regression_head",
+)  # the others: training/test_trainer.py
+REFUSED = {("gpt2", "xval"), ("gpt2", "xval_mask"), ("gpt2", "xval_mask_signed")}
 TEXTS = ("ce", "ntl_was", "gce", "gce_ntl_was", "dist2", "del", "rt", "rt_ntl")
 SIZE = {
     "t5": {"d_model": 64, "d_kv": 32, "d_ff": 128, "num_layers": 2, "num_decoder_layers": 2},
@@ -80,6 +89,7 @@ def test_a_method_that_writes_digits_learns_by_heart(family, loss):
     [
         ("t5", ["loss=xval"]),
         ("t5", ["loss=xval_mask"]),
+        ("t5", ["loss=xval_mask_signed"]),
         ("t5", ["loss=regression_head"]),
         ("gpt2", ["loss=regression_head"]),
         ("t5", ["loss=regression_head", "loss.encoding_options.log=true", "loss.encoding_options.standardise=false"]),

@@ -1,4 +1,4 @@
-"""Models that predict a number at each position: a body of the library with a head of one output on it."""
+"""Heads that predict numbers, and the regression head's model: a body of the library with such a head on it."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ class NumberOutput(ModelOutput):
 
     Attributes:
         logits: (B, T, V), where it predicts tokens as well.
-        values: (B, T) the predicted numbers, standardised.
+        values: (B, T) the predicted numbers, standardised; (B, 1) with one number per question.
     """
 
     logits: torch.FloatTensor | None = None
     values: torch.FloatTensor | None = None
 
 
-class NumberHead(nn.Linear):
-    """One number from each hidden state: (B, T, width) → (B, T), in the weights' precision even under autocast.
+class NumberHead(nn.Sequential):
+    """Layers that turn each hidden state into one number: (…, width) → (…), in float32 even under autocast.
 
-    Half precision would leave a number three digits at most.
+    Half precision would leave three significant digits at most.
     """
-
-    def __init__(self, width: int) -> None:
-        super().__init__(width, 1)
 
     def forward(self, hidden: Tensor) -> Tensor:
         with torch.autocast(hidden.device.type, enabled=False):
-            return super().forward(hidden.to(self.weight.dtype)).squeeze(-1)
+            return super().forward(hidden.to(self[-1].weight.dtype)).squeeze(-1)
+
+
+class NumberLayer(nn.Linear):
+    """A linear layer of a number head: weights are drawn so that first predictions have the spread of the targets."""
 
     def draw(self) -> None:
-        """Draw the initial weights so that the first predictions have about the spread of the targets."""
         init.normal_(self.weight, std=self.in_features**-0.5)
         init.zeros_(self.bias)
 
@@ -50,22 +50,33 @@ class DrawsNumberHead:
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, NumberHead):
+        if isinstance(module, NumberLayer):  # the library passes over modules without parameters of their own
             module.draw()
 
 
 @cache
 def regressor(body: type[PreTrainedModel]) -> type[PreTrainedModel]:
-    """Return the class of models that are a `body` (T5Model, GPT2Model, …) with a number head and no output layer."""
+    """Return the class of models that predict one number per question from a `body` (T5Model, GPT2Model, …).
+
+    The head (dropout, dense, tanh, dropout, linear) reads the state at the last token of the question. With T5 this is
+    the library's T5ForSequenceClassification with one output: the decoder reads the question, shifted by one, and the
+    head its state at the position of the end token.
+    """
 
     class Regressor(DrawsNumberHead, body):
         def __init__(self, config: PreTrainedConfig) -> None:
             super().__init__(config)
-            self.number_head = NumberHead(config.hidden_size)
+            width, rate = config.hidden_size, getattr(config, "classifier_dropout", None) or 0.0
+            self.number_head = NumberHead(
+                nn.Dropout(rate), NumberLayer(width, width), nn.Tanh(), nn.Dropout(rate), NumberLayer(width, 1)
+            )
             self.post_init()
 
-        def forward(self, **inputs: Any) -> NumberOutput:
-            return NumberOutput(values=self.number_head(super().forward(**inputs, use_cache=False).last_hidden_state))
+        def forward(self, attention_mask: Tensor, **inputs: Any) -> NumberOutput:
+            """Return `values` (B, 1) of input_ids and attention_mask (B, S), padded on the right."""
+            hidden = super().forward(attention_mask=attention_mask, **inputs, use_cache=False).last_hidden_state
+            last = attention_mask.sum(1, keepdim=True) - 1
+            return NumberOutput(values=self.number_head(hidden.take_along_dim(last[..., None], 1)))
 
     Regressor.__name__ = Regressor.__qualname__ = f"{body.__name__}Regressor"
     return Regressor

@@ -66,6 +66,7 @@ def test_files_are_complete(name):
         ("rt_ntl", {"encoding": "rt", "kind": "mse", "weight": 0.3}),
         ("xval", {"encoding": "xval", "weight": 0.5}),
         ("xval_mask", {"encoding": "xval_mask", "weight": 1.0}),
+        ("xval_mask_signed", {"encoding": "xval_mask_signed", "weight": 1.0}),
         ("regression_head", {"encoding": "scalar"}),
     ],
 )
