@@ -14,7 +14,7 @@ from ntl import predict as saving
 from ntl.data import EncodedDataset, layout_for, model_inputs
 from ntl.encodings import PretrainedTokenizer, TrainedBPE, build
 from ntl.evaluation import answer as evaluation
-from ntl.numbers import numbers_in, parse_number
+from ntl.number_grammar import numbers_in, parse_number
 from ntl.settings import EvalSettings
 
 ROWS = [
