@@ -1,4 +1,4 @@
-"""Which tokens are numbers and what they are worth; numbers in text; the signed logarithm.
+"""Which tokens are numbers and what they are worth. Numbers in text: `ntl.number_grammar`.
 
 Imports torch and the standard library only, so that the losses do too. A tokenizer is whatever has `get_vocab()`.
 """
@@ -23,9 +23,6 @@ SPACE_MARKERS = ("▁", "Ġ", " ")  # how SentencePiece, byte-level BPE and plai
 DIGITS = "0123456789"
 
 _NUMERAL = re.compile(r"[0-9]+(?:\.[0-9]+)?")
-# A sign directly after a letter, a digit or a closing bracket is an operator or a hyphen, and a dot directly after a
-# letter, a digit or a dot is punctuation: `3-4` ends in 4, `1.2.3` in 3, `-.5` is minus one half.
-_SIGNED = re.compile(r"(?:(?<![\w)\]])[+-])?(?:[0-9]+(?:\.[0-9]+)?|(?<![\w.])\.[0-9]+)")
 
 # Codes of the characters of a token, as `places` reads them.
 _BREAK, _DIGIT, _DOT, _BLANK = 0, 1, 2, 3
@@ -40,36 +37,6 @@ def numeral(token: str) -> str | None:
     if token[:1] in SPACE_MARKERS:
         token = token[1:]
     return token if _NUMERAL.fullmatch(token) else None
-
-
-def parse_number(text: str) -> Decimal | None:
-    """Return the last optionally signed ASCII decimal in `text`, exactly, or None where there is none.
-
-    `1.5.` gives 1.5, `.5` and `-.5` one half with its sign, `3-4` gives 4 (the minus stands between two numbers),
-    `3 -4` gives −4. Separators of thousands and exponents are no part of a number here: `1,000` ends in the number 0
-    (`000`) and `1e5` in 5; who has such texts normalises them first. Only the ASCII signs `+` and `-` count.
-    """
-    match = None
-    for match in _SIGNED.finditer(text):  # noqa: B007 (the last one is wanted)
-        pass
-    return Decimal(match.group()) if match else None
-
-
-def numbers_in(text: str) -> list[re.Match[str]]:
-    """Return the optionally signed ASCII decimals in `text`, read as `parse_number` reads them, from left to right."""
-    return list(_SIGNED.finditer(text))
-
-
-def is_number(text: str) -> bool:
-    """Return whether `text` is one optionally signed ASCII decimal and nothing else, white space around it aside."""
-    return _SIGNED.fullmatch(text.strip()) is not None
-
-
-def signed_log10(x: Any) -> Any:
-    """Return sign(x)·log10(|x| + 1), elementwise for a tensor, as a float for a Python number (`Decimal` included)."""
-    if isinstance(x, Tensor):
-        return x.sign() * (x.abs() + 1).log10()
-    return math.copysign(math.log10(abs(x) + 1), x)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,8 @@ from torch import Tensor
 from ntl.encodings.base import Encoding, Generated
 from ntl.encodings.tokenizers import TokenizerSource
 from ntl.encodings.values import Scale, check_numbers
-from ntl.numbers import NumberVocabulary, parse_number
+from ntl.number_grammar import parse_number
+from ntl.numbers import NumberVocabulary
 from ntl.rows import Row
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Any
 
-from ntl.numbers import is_number, parse_number
+from ntl.number_grammar import is_number, parse_number
 from ntl.rows import Row
 from ntl.text import plain_number
 

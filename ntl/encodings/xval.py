@@ -16,7 +16,8 @@ from torch import Tensor
 from ntl.encodings.base import Encoding, Generated
 from ntl.encodings.tokenizers import TokenizerSource
 from ntl.encodings.values import Scale
-from ntl.numbers import NumberVocabulary, numbers_in, parse_number
+from ntl.number_grammar import numbers_in, parse_number
+from ntl.numbers import NumberVocabulary
 from ntl.rows import Row
 
 if TYPE_CHECKING:

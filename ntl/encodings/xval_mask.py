@@ -14,7 +14,7 @@ from torch import Tensor
 from ntl.encodings.base import Generated
 from ntl.encodings.tokenizers import TokenizerSource
 from ntl.encodings.xval_mask_signed import XValMaskSigned
-from ntl.numbers import parse_number
+from ntl.number_grammar import parse_number
 from ntl.rows import Row
 
 if TYPE_CHECKING:

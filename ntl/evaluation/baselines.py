@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from decimal import ROUND_HALF_EVEN, Context, Decimal, localcontext
 from typing import Literal
 
+from ntl.number_grammar import parse_number
 from ntl.text import plain_number
 
 TRIVIAL = ("mean", "median", "most_frequent")
 DECIMALS = 6  # that the mean is rounded to, half to even
-_PRECISE = Context(prec=1000)  # sums of answers stay exact
 
 
 def trivial_answers(training_answers: Iterable[str], kind: Literal["number", "text"] = "number") -> dict[str, str]:
     """The one answer that each trivial predictor gives to every question, as text.
 
-    Numbers (the last one of each training answer): the mean rounded to six decimals, the median (the mean of the middle
+    Numbers (see `ntl.number_grammar`) of the training answers: the mean rounded to six decimals, the median (the mean of the middle
     two for an even count, not rounded), the most frequent number (the smallest of several). Texts: the most frequent
     text, white space at either end removed (the first in alphabetical order of several).
 
@@ -35,7 +35,7 @@ def trivial_answers(training_answers: Iterable[str], kind: Literal["number", "te
     most_frequent = min(counts, key=lambda answer: (-counts[answer], answer))
     if kind == "text":
         return {"most_frequent": most_frequent}
-    with localcontext(_PRECISE):
+    with localcontext(_exact(counts)):
         mean = sum(number * count for number, count in counts.items()) / counts.total()
         mean = mean.quantize(Decimal(1).scaleb(-DECIMALS), rounding=ROUND_HALF_EVEN)
     return {
@@ -46,8 +46,6 @@ def trivial_answers(training_answers: Iterable[str], kind: Literal["number", "te
 
 
 def _numbers(answers: Iterable[str]) -> Iterable[Decimal]:
-    from ntl.numbers import parse_number
-
     for row, answer in enumerate(answers):
         number = parse_number(answer)
         if number is None:
@@ -65,5 +63,12 @@ def _median(counts: Counter[Decimal]) -> Decimal:
     for number in sorted(counts):
         before, seen = seen, seen + counts[number]
         middle += [number for rank in (lower, upper) if before <= rank < seen]
-    with localcontext(_PRECISE):
+    with localcontext(_exact(counts)):
         return (middle[0] + middle[1]) / 2
+
+
+def _exact(numbers: Iterable[Decimal]) -> Context:
+    """A context in which sums of these numbers stay exact, and their mean is right to the last rounded decimal."""
+    first = max(number.adjusted() for number in numbers)
+    last = min(-DECIMALS, *(number.as_tuple().exponent for number in numbers))
+    return Context(prec=max(1, first - last) + 30)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from data_prep.base import DataError
 from data_prep.gsm8k import GSM8K, normalise
-from ntl.numbers import parse_number
+from ntl.number_grammar import parse_number
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN = [

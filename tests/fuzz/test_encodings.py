@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ntl.encodings import TrainedBPE, available, build
 from ntl.encodings.values import Scale
-from ntl.numbers import numbers_in, parse_number
+from ntl.number_grammar import numbers_in, parse_number
 
 TEXTS = [f"What is {a} + {b * 111}.5?" for a in range(40) for b in range(10)]
 UNICODE = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)

@@ -3,8 +3,10 @@
 Nothing is averaged over batches. A question is scored from two strings, what the model wrote and the reference, so that
 every method passes through the same path; only `token_accuracy` and `perplexity` need sums that evaluation collects.
 
-The number of an answer is the last decimal in it (`ntl.numbers.parse_number`) and stays a `Decimal`: answers of thirty
-digits are compared digit by digit, and differences are taken before anything becomes a float.
+References and answers are read by one grammar (`ntl.number_grammar`, `docs/numbers.md`). The number of a text is the
+last one in it and stays a `Decimal`: answers of thirty digits are compared digit by digit, and differences, quotients
+and logarithms are taken before anything becomes a float. `accuracy_paper_parser` alone reads numbers as the paper's
+evaluation does.
 
 Two conventions for answers without a number stand side by side. Plain names leave such answers out, as the paper does:
 a model can gain by staying silent. The names ending in `_filled` count them as the trivial prediction, the median of

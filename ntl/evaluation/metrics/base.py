@@ -18,6 +18,8 @@ INPUTS = {
     "labels": "numbers: the reference for each of `predictions` (Decimal)",
     "answers": "numbers: the number in every answer (Decimal, not clipped), None for an answer without one",
     "targets": "numbers: the reference for each of `answers` (Decimal)",
+    "paper_answers": "numbers: as `answers`, read as the paper's evaluation reads them (`paper_number`)",
+    "paper_targets": "numbers: as `targets`, read so; None where that reader finds no number",
     "wrong_at": "numbers: place of the first wrong digit of every answer (str), empty for a right one or none",
     "generated": "texts, and numbers whose references contain words: every answer, stripped (str)",
     "references": "texts, and numbers whose references contain words: the reference for each of `generated` (str)",

@@ -15,6 +15,7 @@ import numpy as np
 from ntl.evaluation.metrics.base import METRICS, Undefined
 from ntl.evaluation.metrics.digits import place
 from ntl.evaluation.metrics.errors import as_objects, clip
+from ntl.number_grammar import paper_number, parse_number
 
 Inputs = dict[str, Any]  # by the names of `base.INPUTS`
 
@@ -53,7 +54,7 @@ def score(
     Args:
         generated: what the model wrote, one text per question.
         references: the right answers in the same order. With `kind="number"` each must hold a number.
-        kind: "number" if the last number of an answer is what counts, "text" if the text itself does.
+        kind: "number" if the number of an answer is what counts (see `ntl.number_grammar`), "text" if the text itself does.
         fill: the number that counts for an answer without one in the metrics ending in `_filled`.
         groups: the group of each question, such as its module; None for a question in "all" only.
         token_stats: sums for "all", or for each group by name.
@@ -88,18 +89,19 @@ class _NumberRows:
     """The numbers of a split, parsed once: shape (questions,) throughout."""
 
     def __init__(self, generated: Sequence[str], references: Sequence[str], fill: Decimal | str | None) -> None:
-        from ntl.numbers import parse_number  # loads torch, which readers of METRICS need not wait for
-
         labels = [parse_number(text) for text in references]
         if None in labels:
             row = labels.index(None)
             raise ValueError(
-                f"got a reference without a number (question {row}: {references[row]!r}), expected one in each: "
-                'score such answers with kind="text"'
+                f"got a reference without a number (question {row}: {references[row]!r}), expected one in each, written "
+                'as docs/numbers.md says: correct it, or score such answers with kind="text"'
             )
         answers = [parse_number(text) for text in generated]
         pairs = list(zip(answers, labels, strict=True))
         self.answers, self.labels = as_objects(answers), as_objects(labels)
+        self.paper_answers, self.paper_targets = (
+            as_objects([paper_number(text) for text in texts]) for texts in (generated, references)
+        )
         self.answered = np.array([answer is not None for answer in answers])
         self.right = np.array([answer == label for answer, label in pairs])
         self.wrong_at = np.array(["" if a is None or a == label else place(a, label) for a, label in pairs])
@@ -119,6 +121,8 @@ class _NumberRows:
             "labels": self.labels[kept],
             "answers": self.answers[index],
             "targets": self.labels[index],
+            "paper_answers": self.paper_answers[index],
+            "paper_targets": self.paper_targets[index],
             "wrong_at": self.wrong_at[index],
         }
 

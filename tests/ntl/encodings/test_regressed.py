@@ -17,7 +17,7 @@ from ntl.encodings import PretrainedTokenizer, TrainedBPE, build
 from ntl.evaluation import answer as evaluation
 from ntl.evaluation.metrics import TokenStats
 from ntl.evaluation.score import score
-from ntl.numbers import numbers_in, parse_number
+from ntl.number_grammar import numbers_in, parse_number
 from ntl.settings import EvalSettings
 
 ROWS = [

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from ntl.evaluation.baselines import trivial_answers
 from ntl.evaluation.metrics import METRICS, TokenStats, Undefined, first_wrong_digit, metric, score
 from ntl.evaluation.metrics import errors as metrics
+from ntl.number_grammar import paper_number
 
 numbers = st.decimals(min_value=-(10**12), max_value=10**12, places=3)
 pairs = st.lists(st.tuples(numbers, numbers), min_size=3, max_size=20)
@@ -49,18 +50,37 @@ def test_accuracy_compares_decimals_not_floats():
 
 
 @pytest.mark.parametrize(
-    ("generated", "wanted", "close"),
+    ("generated", "wanted", "close", "paper"),
     [
-        ("100000.9", "100000", True),
-        ("100001.1", "100000", False),
-        ("0.000000009", "0", True),
-        ("20000000000", "20000000000", False),  # the paper's clip makes this right answer wrong
-        ("20000000000", "10000000000", True),
-        ("no idea", "0", False),
+        ("100000.9", "100000", True, True),
+        ("100001.1", "100000", False, False),
+        ("0.000000009", "0", True, True),
+        ("20000000000", "20000000000", True, False),  # the paper's clip makes this right answer wrong
+        ("20000000000", "10000000000", False, True),
+        ("1" + "0" * 400, "1" + "0" * 400, True, False),
+        ("no idea", "0", False, False),
+        ("1,234", "1234", True, False),  # the paper's parser reads 234
+        ("1e5", "100000", True, False),
+        ("2 - 7", "7", True, False),  # and −7
+        ("$1,234.", "$1,234", True, True),  # 234 on both sides
     ],
 )
-def test_isclose_is_the_papers(generated, wanted, close):
-    assert all_of([generated], [wanted])["accuracy_isclose"] == close
+def test_isclose_and_the_papers_own_parser(generated, wanted, close, paper):
+    got = all_of([generated], [wanted])
+    assert (got["accuracy_isclose"], got["accuracy_paper_parser"]) == (close, paper)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1,234", 234), ("1e5", 5), (".5", 5), ("3-4", -4), ("3 - 4", -4), ("+ 4.50.", "4.5"), ("٣", 3), ("none", None)],
+)
+def test_the_papers_parser(text, number):
+    assert paper_number(text) == (None if number is None else Decimal(number))
+
+
+def test_answers_are_read_as_references_are():
+    for ours, wanted in (("#### $1,234.", "#### 1234"), (r"so \boxed{−5}", "-5"), ("1.5e3 m", "1,500"), ("3/4", "0.75")):
+        assert all_of([ours], [wanted])["accuracy"] == all_of([wanted], [ours])["accuracy"] == 1
 
 
 @given(st.lists(st.decimals(allow_nan=False, allow_infinity=False, places=4), min_size=2, max_size=10))
@@ -209,7 +229,51 @@ def test_undefined_is_none_with_a_reason():
     scores, notes = score(["3", "4"], ["0", "0"])
     assert notes["all"]["mape"] == "every reference is 0" and scores["all"]["mae"] == 3.5
     scores, notes = score(["0", "1"], ["1" * 400, "2"])
-    assert scores["all"]["rmse"] is None and "double precision" in notes["all"]["rmse"]
+    for name in ("mae", "rmse"):  # their own values are of 400 digits
+        assert scores["all"][name] is None and "double precision" in notes["all"][name]
+
+
+HUGE = "1" + "0" * 400
+
+
+@pytest.mark.parametrize("huge", [HUGE, f"-{HUGE}", "2" + "0" * 308, "0." + "0" * 399 + "1"])
+def test_a_number_beyond_floats_leaves_its_split_defined(huge):
+    """Every metric that has a finite value has it, whether the huge number is answered rightly or by half."""
+    rest = ["1", "2", "4", "8"]
+    right, notes = score([huge, *rest], [huge, *rest], fill="1")
+    assert notes["all"] == {}
+    got = right["all"]
+    assert got["accuracy"] == got["accuracy_isclose"] == 1
+    assert all(got[name] == got[f"{name}_filled"] == 0 for name in ERRORS)
+    assert all(got[name] == pytest.approx(1) for name in FITS)
+
+    half = f"{Decimal(huge) / 2:f}"
+    wrong, notes = score([half, *rest], [huge, *rest], fill="1")
+    got = wrong["all"]
+    big = abs(Decimal(huge)) > 1
+    beyond = {name for name, value in got.items() if value is None}
+    infinite = math.isinf(float(Decimal(huge) / 10))
+    assert beyond == ({"mae", "mae_filled", "rmse", "rmse_filled"} if infinite else set())
+    assert all("double precision" in notes["all"][name] for name in beyond)
+    assert got["mape"] == pytest.approx(0.5 / 5) and got["median_ape"] == got["median_absolute_error"] == 0
+    assert got["log_mae"] == pytest.approx(math.log10(2) / 5 if big else 0, abs=1e-12)
+    assert got["r2"] == pytest.approx(1 - 0.25 / 0.8 if big else 1) and got["pearson"] == pytest.approx(1)
+    assert got["spearman"] == pytest.approx(1) and got["log_r2"] > 0.99
+
+
+@given(st.lists(st.tuples(st.integers(-10**9, 10**9), st.integers(-10**9, 10**9)), min_size=3, max_size=8))
+def test_errors_and_fits_do_not_depend_on_the_unit_even_beyond_floats(rows):
+    p, y = (list(map(Decimal, column)) for column in zip(*rows, strict=True))
+    shifted = [[number.scaleb(500) for number in column] for column in (p, y)]
+    for name in ("mape", "median_ape", "r2", "pearson", "spearman"):
+        function = getattr(metrics, name)
+        try:
+            value = function(p, y)
+        except Undefined:
+            with pytest.raises(Undefined):
+                function(*shifted)
+            continue
+        assert function(*shifted) == pytest.approx(value, rel=1e-9, abs=1e-9)
 
 
 def test_references_of_zero_leave_mape():
@@ -370,6 +434,8 @@ def test_trivial_answers_to_numbers():
     assert trivial_answers(["-3", "4"]) == {"mean": "0.5", "median": "0.5", "most_frequent": "-3"}
     big = ["100000000000000000000000000001", "100000000000000000000000000002"]
     assert trivial_answers(big)["median"] == "100000000000000000000000000001.5"
+    assert trivial_answers(["$1,234", "1234", "1e2000"])["most_frequent"] == "1234"
+    assert trivial_answers(["3", "1e2000"])["mean"] == "5" + "0" * 1998 + "1.5"
 
 
 @given(st.lists(numbers, min_size=1, max_size=15))
