@@ -109,8 +109,8 @@ class XVal(Encoding):
         """Return `input_ids`, the `values` that multiply their embeddings (1 for text), and for the objective each
         number's standardised `value` (NaN for text)."""
         normaliser = self.tokenizer.backend_tokenizer.normalizer
-        if normaliser is not None:  # which may make digits of other characters
-            text = normaliser.normalize_str(text)
+        if normaliser is not None:  # which may make digits of other characters, and put a space before the text
+            text = normaliser.normalize_str(text).removeprefix(normaliser.normalize_str("0").removesuffix("0"))
         found = numbers_in(text)
         ends = [0, *(number.end() for number in found)]
         starts = [*(number.start() for number in found), len(text)]
