@@ -149,6 +149,9 @@ class XVal(Encoding):
                 yield index
             previous = index
 
+    def perfect_answer(self, target: Mapping[str, Sequence]) -> str:
+        return self.decode(target["input_ids"], self.scale.perfect(target["value"]))
+
     def model_class(self, config: PreTrainedConfig) -> type[PreTrainedModel]:
         from ntl.encodings.heads.xval import XValT5
 
