@@ -99,7 +99,7 @@ def record(done):
 def test_a_run_ends_with_a_record(done, record):
     assert record["status"] == "finished" and record["reason"] is None
     assert record["id"].startswith("multiplication-t5_nano-ntl_was-s0-")
-    assert set(record["metrics"]) == {"untrained", "trained", "mean", "median", "most_frequent"}
+    assert set(record["metrics"]) == {"untrained", "trained", "mean", "median", "most_frequent", "ceiling"}
     for state, splits in record["metrics"].items():
         assert set(splits) == {"validation", "interpolate", "extrapolate"}
         for groups in splits.values():
@@ -108,6 +108,9 @@ def test_a_run_ends_with_a_record(done, record):
     assert record["timings"]["train_seconds"] > 0 and record["timings"]["peak_memory_mib"] > 50
     assert record["model"]["parameters"] > 1000 and record["model"]["best_step"] in (3, 6)
     assert record["config"]["loss"]["weight"] == 0.3
+    labels = record["data"]["training_labels"]
+    assert 0 < labels["numbers"] < labels["all"] == pytest.approx(labels["per_number"] * labels["numbers"])
+    assert {s["all"]["accuracy"] for s in record["metrics"]["ceiling"].values()} == {1.0}  # digits lose nothing
     assert any("pearson" in note and "constant" in note for note in record["notes"])
 
 

@@ -168,6 +168,13 @@ class Encoding:
         ids = ids.tolist() if isinstance(ids, Tensor) else ids
         return self.tokenizer.backend_tokenizer.decode(list(filter(_is_id, ids)), skip_special_tokens=True)
 
+    def perfect_answer(self, target: Mapping[str, Sequence]) -> str:
+        """Return the text written by a model that predicts every target of an answer, as `encode_answer` returns it.
+
+        Where it differs from the encoded text, no model can be right by exact comparison.
+        """
+        return self.decode(target["input_ids"])
+
     def _join(self, pieces: Iterable[int | str]) -> str:
         """Return the text of token ids and of texts that stand between them; special tokens are left out."""
         backend = self.tokenizer.backend_tokenizer

@@ -97,6 +97,9 @@ class Scalar(Encoding):
         """Return one token, and as its target the standardised number; NaN for a text without one."""
         return {"input_ids": self.numbers.ids.tolist(), "value": [self.scale.target(text)]}
 
+    def perfect_answer(self, target: Mapping[str, Sequence]) -> str:
+        return "".join(self.scale.perfect(target["value"]))
+
     def model_class(self, config: PreTrainedConfig) -> type[PreTrainedModel]:
         from transformers import MODEL_MAPPING
 

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Any
 
+import numpy as np
+
 from ntl.number_grammar import is_number, parse_number
 from ntl.rows import Row
 from ntl.text import plain_number
@@ -114,6 +116,11 @@ class Scale:
             last = max(last, -self.decimals)
         rounded = exact.quantize(Decimal(1).scaleb(last), rounding=ROUND_HALF_EVEN, context=_EXACT)
         return plain_number(rounded)
+
+    def perfect(self, targets: Iterable[float]) -> list[str]:
+        """Return what is written for predictions that equal `targets` in single precision; NaN is no target."""
+        exact = (float(np.float32(z)) for z in targets if not math.isnan(z))
+        return [self.write(self.restore(z)) for z in exact]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the attributes, JSON-able."""

@@ -120,8 +120,8 @@ class XVal(Encoding):
         """Return `input_ids`, the `values` that multiply their embeddings (1 for text), and for the objective each
         number's standardised `value` (NaN for text)."""
         normaliser = self.tokenizer.backend_tokenizer.normalizer
-        if normaliser is not None:  # which may make digits of other characters
-            text = normaliser.normalize_str(text)
+        if normaliser is not None:  # which may make digits of other characters, and put a space before the text
+            text = normaliser.normalize_str(text).removeprefix(normaliser.normalize_str("0").removesuffix("0"))
         found = self._numbers(text)
         ends = [0, *(number.end() for number in found)]
         starts = [*(number.start() for number in found), len(text)]
@@ -168,6 +168,9 @@ class XVal(Encoding):
             else:
                 yield index
             previous = index
+
+    def perfect_answer(self, target: Mapping[str, Sequence]) -> str:
+        return self.decode(target["input_ids"], self.scale.perfect(target["value"]))
 
     def model_class(self, config: PreTrainedConfig) -> type[PreTrainedModel]:
         from ntl.encodings.heads.xval import XValT5

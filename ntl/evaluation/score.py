@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from typing import TYPE_CHECKING
+
 from ntl.evaluation import metrics
 from ntl.evaluation.answer import Answers
 from ntl.evaluation.baselines import trivial_answers
 from ntl.evaluation.metrics import Scores, TokenStats
 from ntl.rows import Row
+
+if TYPE_CHECKING:
+    from ntl.data import EncodedDataset
+    from ntl.encodings import Encoding
+
+CEILING = "ceiling"  # the state of a record's metrics that a model would reach by predicting every target
 
 
 def score(answers: Answers, rows: Sequence[Row], *, kind: str, fill: str | None) -> Scores:
@@ -37,6 +45,13 @@ def score(answers: Answers, rows: Sequence[Row], *, kind: str, fill: str | None)
 def constant(text: str, rows: Sequence[Row]) -> Answers:
     """The answers of a predictor that says the same to every question."""
     return Answers([text] * len(rows), [], [])
+
+
+def perfect(data: EncodedDataset, encoding: Encoding) -> Answers:
+    """The answers of a model that predicts every target of a split: what the encoding loses, it cannot write."""
+    answers = Answers([encoding.perfect_answer(answer) for _, answer in data], [], [])
+    encoding.take_report()  # counts what models write
+    return answers
 
 
 def trivial(

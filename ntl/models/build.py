@@ -150,7 +150,8 @@ def tokenizer_source(settings: ModelSettings, rows: Sequence[Row]) -> TokenizerS
 
     if settings.tokenizer == "pretrained":
         return PretrainedTokenizer(source(settings), settings.revision)
-    return TrainedBPE((row[part] for row in rows for part in ("question", "answer")), settings.vocab_size)
+    texts = (row[part] for row in rows for part in ("question", "answer"))
+    return TrainedBPE(texts, settings.vocab_size, marker=settings.family in SEQ2SEQ)  # as the published T5 and GPT-2
 
 
 def build(settings: ModelSettings, encoding: Encoding, seed: int) -> PreTrainedModel:

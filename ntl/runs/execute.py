@@ -19,13 +19,14 @@ import torch
 from ntl import data as layouts
 from ntl import distributed, models, predict
 from ntl.evaluation import answer as evaluation
-from ntl.evaluation.score import score, trivial
+from ntl.evaluation.score import CEILING, perfect, score, trivial
 from ntl.quiet import quiet_libraries
 from ntl.runs import faults, tracking
 from ntl.runs.lease import LeaseLost
 from ntl.runs.run import RecordNotWritten, Run, reason_of
 from ntl.settings import EvalSettings, ModelSettings, TrainSettings
 from ntl.training import train as training
+from ntl.training.meters import count_labels
 from ntl.training.stopping import Stopped
 
 if TYPE_CHECKING:
@@ -165,10 +166,11 @@ def execute(parts: Parts, prepared: Prepared, run: Run) -> None:
         if not distributed.is_first():
             return  # the first one scores, saves and records
 
-        # The trivial predictors are scored on the same path as the model.
+        # The trivial predictors and a perfect model are scored on the same path as the model.
         kind = parts.dataset.answers
         constants, fill = trivial(rows["train"], tests, kind)
-        scored = answered | constants
+        ceiling = {split: perfect(data, encoding) for split, data in test_data.items()}
+        scored = answered | constants | {CEILING: ceiling}
         scores = {
             (state, split): score(given, tests[split], kind=kind, fill=fill)
             for state, splits in scored.items()
@@ -178,6 +180,7 @@ def execute(parts: Parts, prepared: Prepared, run: Run) -> None:
         tracker.finish(metrics["trained"])
 
     gpu = torch.cuda.is_available()
+    labels, numbers = count_labels(objective, layout, train_data)
     fields = {
         "metrics": metrics,
         "timings": {
@@ -192,6 +195,7 @@ def execute(parts: Parts, prepared: Prepared, run: Run) -> None:
             "fingerprint": prepared.fingerprint,
             "files": {name: entry["sha256"] for name, entry in prepared.manifest["files"].items()},
             "sizes": prepared.manifest["sizes"],
+            "training_labels": {"all": labels, "numbers": numbers, "per_number": labels / numbers if numbers else None},
         },
         "model": models.describe(model, parts.model)
         | {

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ntl import distributed
 from ntl.losses.objectives import Counts
+
+if TYPE_CHECKING:
+    from ntl.data import EncodedDataset, Layout
+    from ntl.losses.objectives import Objective
+
+
+def count_labels(objective: Objective, layout: Layout, data: EncodedDataset, rows: int = 256) -> Counts:
+    """Return how many labels a data set has in training, and how many of them are number tokens.
+
+    Per number token, λ·NTL weighs λ · labels / numbers relative to the cross-entropy, for each is a mean.
+
+    Args:
+        rows: of a batch; the result does not depend on it.
+    """
+    batches = (layout.train_batch(data.items[start : start + rows]) for start in range(0, len(data), rows))
+    counts = [objective.count(batch["labels"]) for batch in batches]
+    return Counts(*(sum(int(count[part]) for count in counts) for part in range(2)))
 
 
 class TrainingMeter:

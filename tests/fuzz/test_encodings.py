@@ -23,7 +23,7 @@ IDS = st.lists(st.integers(-2, 800) | st.just(-100) | st.integers(), max_size=60
 
 @cache
 def encoding(name):
-    return build(name, TrainedBPE(TEXTS, vocab_size=400))
+    return build(name, TrainedBPE(TEXTS, vocab_size=400, marker=True))  # as T5 has it
 
 
 def check_lists(encoded):

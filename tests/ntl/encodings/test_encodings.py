@@ -15,7 +15,7 @@ from ntl.encodings import LoadedTokenizer, PretrainedTokenizer, TrainedBPE, avai
 from ntl.encodings.digits import Digits
 
 TEXTS = [f"What is {a} + {b * 111}?" for a in range(40) for b in range(10)] + [f"{a * 111}" for a in range(40)]
-SOURCES = ["t5", "gpt2", "bpe"]
+SOURCES = ["t5", "gpt2", "bpe", "bpe_marked"]
 NAMES = ["digits", "subword"]
 SENTENCE = "In 2024, x = -345.07*y + 12 costs 1000000."
 
@@ -23,8 +23,8 @@ SENTENCE = "In 2024, x = -345.07*y + 12 costs 1000000."
 @cache
 def encoding(source, name):
     """Build an encoding once for all tests."""
-    if source == "bpe":
-        return build(name, TrainedBPE(TEXTS, vocab_size=400))
+    if source.startswith("bpe"):
+        return build(name, TrainedBPE(TEXTS, vocab_size=400, marker=source == "bpe_marked"))
     return build(name, PretrainedTokenizer(str(shared(f"tokenizers/{source}"))))
 
 
@@ -47,9 +47,14 @@ def tokens(encoding, text):
         ("gpt2", "In 2024", "In Ġ 2 0 2 4"),
         ("gpt2", "x2y = 123.45", "x 2 y Ġ= Ġ 1 2 3 . 4 5"),
         ("gpt2", "3\n40", "3 Ċ 4 0"),
+        ("bpe", "-10", "- 1 0"),
+        ("bpe_marked", "2024", "Ġ 2 0 2 4"),  # as T5
+        ("bpe_marked", "-10", "Ġ - 1 0"),
+        ("bpe_marked", " 7", "Ġ Ġ 7"),
+        ("bpe_marked", "", ""),
     ],
 )
-def test_digits_of_the_published_tokenizers(source, text, expected):
+def test_digits_stand_alone_and_behind_t5s_marker(source, text, expected):
     assert tokens(encoding(source, "digits"), text) == expected.split()
 
 
@@ -97,7 +102,7 @@ T5_ABSENT = "<{}\\^`~"
 @settings(deadline=None)
 @given(text=sentences(ASCII))
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("source", ["gpt2", "bpe"])
+@pytest.mark.parametrize("source", ["gpt2", "bpe", "bpe_marked"])
 def test_round_trip_of_mathematics(source, name, text):
     each = encoding(source, name)
     assert each.decode(each.encode(text)["input_ids"]) == text
@@ -113,9 +118,10 @@ def test_round_trip_of_mathematics_t5(name, text):
 
 @settings(deadline=None)
 @given(text=st.text() | st.sampled_from(["<pad>", "7</s>8", "\n </s>"]))
+@pytest.mark.parametrize("source", ["bpe", "bpe_marked"])
 @pytest.mark.parametrize("name", NAMES)
-def test_round_trip_of_any_text_trained(name, text):
-    each = encoding("bpe", name)
+def test_round_trip_of_any_text_trained(source, name, text):
+    each = encoding(source, name)
     assert each.decode(each.encode(text)["input_ids"]) == text
     assert not set(each.encode(text)["input_ids"]) & {0, 1}
 
@@ -229,6 +235,23 @@ def test_trained_tokenizer_vocabulary():
     assert not any(re.search("[0-9]", token) and len(token) > 1 for token in digits.tokenizer.get_vocab())
     assert any(re.fullmatch("Ġ?[0-9]{2,}", token) for token in subword.tokenizer.get_vocab())
     assert "ĠWhat" in digits.tokenizer.get_vocab() or "What" in digits.tokenizer.get_vocab()
+
+
+@pytest.mark.parametrize("marker", [False, True])
+def test_trained_number_tokens_are_no_longer_than_t5s(marker):
+    texts = [f"What is {a * 10**b} + 1000000?" for a in range(1, 90) for b in range(6)] * 3
+    each = build("subword", TrainedBPE(texts, vocab_size=600, marker=marker))
+    t5 = encoding("t5", "subword").numbers
+    longest = max(len(f"{value:.0f}") for value in t5.values.tolist())
+    assert max(len(re.findall("[0-9]", token)) for token in each.numbers.tokens) == longest == 4
+    assert each.numbers.values.max() < 10**longest
+    assert tokens(each, "1000000 + 1000000")[-3:] == ["Ġ+", "Ġ1000", "000"]
+
+
+def test_an_answer_has_as_many_labels_as_t5s():
+    t5, trained = encoding("t5", "digits"), encoding("bpe_marked", "digits")
+    for text in ("7", "-7", "123", "-1234567", "0.25", "-10.5"):
+        assert len(trained.encode(text)["input_ids"]) == len(t5.encode(text)["input_ids"]), text
 
 
 def test_bad_training_is_refused():

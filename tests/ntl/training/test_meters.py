@@ -8,6 +8,7 @@ from helpers.training import FAMILIES, assert_same, objective, settings, train, 
 from ntl.data import model_inputs
 from ntl.numbers import IGNORE_INDEX
 from ntl.training import train as training
+from ntl.training.meters import count_labels
 from ntl.training.trainer import ObjectiveTrainer
 
 
@@ -92,3 +93,20 @@ def test_validation_is_a_mean_over_the_tokens_of_the_whole_split(family, tmp_pat
     for metrics in found:
         assert metrics["eval_ce"] == pytest.approx(float(ce / labels), rel=1e-5)
         assert metrics["eval_ntl"] == pytest.approx(float(ntl / numbers), rel=1e-5)
+
+
+@pytest.mark.parametrize(("family", "loss_on"), [("t5", "answer"), ("gpt2", "answer"), ("gpt2", "all")])
+def test_labels_are_counted_whatever_the_batches(family, loss_on):
+    using, layout, made = tiny.encoding(), tiny.layout(family, loss_on), objective(tiny.model(family))
+    labels = numbers = 0
+    for row in tiny.ROWS:
+        separator = "\n" if loss_on == "all" else ""
+        text = (row["question"] + separator if loss_on == "all" else "") + row["answer"]
+        labels += len(using.encode(row["answer"])["input_ids"]) + 1  # the end token
+        if loss_on == "all":
+            labels += len(using.encode(row["question"])["input_ids"]) + len(using.encode("\n")["input_ids"]) - 1
+            text = text[1:]  # the first token is given
+        numbers += sum(character in "0123456789" for character in text)
+    for rows in (1, 3, 256):
+        counts = count_labels(made, layout, tiny.dataset(), rows)
+        assert (counts.labels, counts.numbers) == (labels, numbers)
