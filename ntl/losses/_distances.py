@@ -35,7 +35,7 @@ def token_loss(
     if options.kind == "was" and options.sigma is not None:
         return _cumulative_gap(p - gaussian(values, target, options.sigma), values)
     if options.kind == "was":
-        return (p * _token_distance(values, target, options.squash)).sum(-1)
+        return (p * token_distance(values, target, options.squash)).sum(-1)
     return _lp(options.kind)((p * values).sum(-1), target)
 
 
@@ -43,7 +43,7 @@ def largest_distance(values: Tensor, options: LossOptions) -> Tensor:
     """Return D, the largest distance that two number tokens have."""
     low, high = values.min(), values.max()
     if options.kind == "was":
-        return _token_distance(values, low, options.squash).max()
+        return token_distance(values, low, options.squash).max()
     distance = _lp(options.kind)
     return torch.maximum(distance(low, high).abs(), distance(high, low).abs())
 
@@ -62,7 +62,7 @@ def _lp(kind: str | Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Ten
     return kind if callable(kind) else DISTANCES[kind]
 
 
-def _token_distance(values: Tensor, target: Tensor, squash: float | None) -> Tensor:
+def token_distance(values: Tensor, target: Tensor, squash: float | None) -> Tensor:
     """Return the (squashed) distance of each number token (K,) to each target (…): (…, K)."""
     distance = (values - target[..., None]).abs()
     if squash is None:

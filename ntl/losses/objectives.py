@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import copy
 import inspect
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -130,6 +132,7 @@ class CrossEntropy(Objective):
 
     Options = CrossEntropyOptions
     fuses = True
+    _looked = False  # whether the warning about accumulation is settled
 
     @cached_property
     def _total_options(self) -> LossOptions:
@@ -188,8 +191,9 @@ class CrossEntropy(Objective):
             labels: (B, T), −100 where ignored.
             num_items_in_batch: labels in the whole accumulated batch. Trainer counts labels and not numbers, so the
                 mean over number tokens is taken in each micro-batch, and these means are averaged with the
-                micro-batches' shares of the labels. Without accumulation and on one device that is the exact mean; with
-                them it is the exact one only if numbers make up the same share of every micro-batch's labels.
+                micro-batches' shares of the labels. Without accumulation and on one device that is the exact mean.
+                Otherwise it is exact only if numbers make up the same share of every micro-batch's labels; there is a
+                warning, and `ntl.integrations.transformers.ObjectiveMixin` is exact.
             shift_labels: whether labels are to be moved one step to the left, as causal language models need it. By
                 default they are unless the outputs have an encoder's states; for a masked language model say False:
                 `compute_loss_func=functools.partial(loss, shift_labels=False)`.
@@ -199,16 +203,34 @@ class CrossEntropy(Objective):
                 f"got labels of type {type(labels).__name__}, expected a tensor (or a batch that holds it): the "
                 "data must have a column `labels`"
             )
+        given = labels
         if shift_labels is None:
             shift_labels = _get(outputs, "encoder_last_hidden_state") is None
         if shift_labels:
-            # move the labels, not the logits: a slice of the logits would be copied whole
-            labels = F.pad(labels[..., 1:], (0, 1), value=IGNORE_INDEX)
+            labels = shifted(labels)
         counts = None
         if num_items_in_batch is not None:
             here = self.count(labels)
             counts = Counts(num_items_in_batch, here.numbers * (num_items_in_batch / here.labels.clamp_min(1)))
-        return self.loss(_logits(outputs), labels, counts).total
+        found = self.loss(_logits(outputs), labels, counts)
+        if counts is not None and set(self.number_parts) & found.parts.keys():
+            self._warn_of_accumulation(given, num_items_in_batch)
+        return found.total
+
+    def _warn_of_accumulation(self, labels: Tensor, items: Tensor | int) -> None:
+        """Warn, once, if there are more labels in the whole batch than in this micro-batch while training."""
+        if self._looked or not torch.is_grad_enabled():
+            return
+        more = torch.as_tensor(items, device=labels.device) > (labels != IGNORE_INDEX).sum()
+        self._looked = bool(more.any()) or labels.device.type != "cpu"  # to look again would wait for the device
+        if bool(more.any()):
+            warnings.warn(
+                f"got num_items_in_batch={int(torch.as_tensor(items).max())} for a micro-batch of "
+                "fewer labels (gradient accumulation, or several devices): the mean over number tokens is not exact, "
+                "and micro-batches without numbers weaken it. ntl.integrations.transformers.ObjectiveMixin is exact: "
+                "class NTLTrainer(ObjectiveMixin, Trainer), with objective=… in place of compute_loss_func=…",
+                stacklevel=4,
+            )
 
 
 class CrossEntropyWithNTL(CrossEntropy):
@@ -244,6 +266,14 @@ class CrossEntropyWithNTL(CrossEntropy):
     def _without_ntl(self) -> CrossEntropy:
         alone = CrossEntropy(self.numbers, sigma=self.options.sigma, label_smoothing=self.options.label_smoothing)
         return alone.with_implementation(self.implementation)
+
+
+def shifted(labels: Tensor) -> Tensor:
+    """Return labels (…, T) one step to the left, as a causal model's logits predict them; the last is ignored.
+
+    The labels are moved and not the logits: a slice of the logits would be copied whole.
+    """
+    return F.pad(labels[..., 1:], (0, 1), value=IGNORE_INDEX)
 
 
 def _get(outputs: Any, name: str) -> Any:

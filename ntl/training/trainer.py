@@ -1,10 +1,8 @@
 """transformers' Trainer with an objective's loss in it.
 
-Three things are overridden. `compute_loss` calls the objective. `_get_num_items_in_batch` counts number tokens as well
-as label tokens over the whole accumulated batch of all processes, so that a mean over number positions is the same
-however a batch is divided. `_get_dataloader` leaves the division of a batch to the collator, where the library would
-fill up the last batch with rows of the first. Everything else (loop, optimizer, schedule, checkpoints, resuming) is
-the library's.
+`ntl.integrations.transformers` makes the means independent of how a batch is divided. Here, the parts of the loss are
+logged, and `_get_dataloader` leaves the division of a batch to the collator, where the library would fill up the last
+batch with rows of the first. Everything else (loop, optimizer, schedule, checkpoints, resuming) is the library's.
 """
 
 from __future__ import annotations
@@ -19,6 +17,7 @@ from transformers import Trainer
 
 from ntl import distributed
 from ntl.data import model_inputs
+from ntl.integrations.transformers import ObjectiveMixin
 from ntl.losses.objectives import Counts, LossParts, Objective
 from ntl.training.meters import GradientNorms, TrainingMeter, ValidationMeter
 
@@ -27,7 +26,7 @@ class NotFinite(ArithmeticError):
     """The loss became NaN or infinite."""
 
 
-class ObjectiveTrainer(Trainer):
+class ObjectiveTrainer(ObjectiveMixin, Trainer):
     """A Trainer whose loss is an `Objective`, with the parts of the loss in its log (`ce`, `ntl`, `eval_ce`, …).
 
     Args:
@@ -40,11 +39,9 @@ class ObjectiveTrainer(Trainer):
     def __init__(
         self, objective: Objective, gradient_norms_every: int | None = None, linear: bool = False, **arguments: Any
     ) -> None:
-        super().__init__(**arguments)
-        self.objective = objective
+        super().__init__(objective=objective, shift_labels=False, **arguments)  # layouts align the labels
         self.gradient_norms_every = gradient_norms_every
         self.linear = linear
-        self.loss_is_scaled_for_ga = True  # parts are divided by the whole batch's counts already
         self._training = TrainingMeter()
         self._validation = ValidationMeter(objective.number_parts)
         self._gradient_norms = GradientNorms()
@@ -55,32 +52,18 @@ class ObjectiveTrainer(Trainer):
             loader.batch_sampler.num_processes, loader.batch_sampler.process_index = 1, 0
         return loader
 
-    def _get_num_items_in_batch(self, batch_samples: list, device: torch.device) -> Counts | None:
-        if not batch_samples:
-            return None
-        counts = [self.objective.count(batch["labels"]) for batch in batch_samples]
-        totals = torch.stack([torch.stack([c.labels, c.numbers]) for c in counts]).sum(0).to(device)
-        return Counts(*distributed.summed(totals))
-
-    def compute_loss(
-        self,
-        model: torch.nn.Module,
-        inputs: dict[str, torch.Tensor],
-        return_outputs: bool = False,
-        num_items_in_batch: Counts | None = None,
-    ) -> torch.Tensor | tuple[torch.Tensor, Any]:
+    def loss_parts(
+        self, model: torch.nn.Module, inputs: dict[str, torch.Tensor], counts: Counts | None
+    ) -> tuple[LossParts, Any]:
         measures = model.training and self._measures_gradients()
-        outputs, parts, terms = self._forward(model, inputs, num_items_in_batch, with_terms=measures)
+        outputs, parts, terms = self._forward(model, inputs, counts, with_terms=measures)
         if model.training:
             self._training.add(parts.parts, self.state.global_step)
             if measures:
                 self._gradient_norms.measure(terms, model)
-            # Gradients are averaged over processes, but the counts are of all processes: sum instead.
-            loss = parts.total * distributed.size()
         else:
-            self._validation.add(parts.parts, num_items_in_batch)
-            loss = distributed.summed(parts.total.clone())
-        return (loss, outputs) if return_outputs else loss
+            self._validation.add(parts.parts, counts)
+        return parts, outputs
 
     def _forward(
         self, model: torch.nn.Module, inputs: dict[str, torch.Tensor], counts: Counts | None, with_terms: bool
@@ -108,7 +91,8 @@ class ObjectiveTrainer(Trainer):
         return output
 
     def _repeat_loss(self, losses: torch.Tensor) -> torch.Tensor:
-        """Return a batch's loss once for each of its rows, in place of the library's gathering: it is summed already"""
+        """Return the processes' mean of a batch's loss once for each row of the batch; their parts differ in size."""
+        losses = distributed.summed(losses[:1].clone()) / distributed.size() * torch.ones_like(losses)
         state = self.accelerator.gradient_state
         return losses[: state.remainder] if state.end_of_dataloader and state.remainder > 0 else losses
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from helpers import loss_reference as reference
 from helpers.shared_data import shared
 
+import ntl.losses
 from ntl.losses import NTLoss, NTLossDotProduct, NumberLevelLoss, NumberTokenLoss
 
 TEXTS = ["12 x 345", "7", "0.5 1.2.3", "12.", ".5 90", "no number", "3..4", "1.5", "007 00"]
@@ -129,7 +130,7 @@ def test_number_level(float_level, reweigh, texts):
 @pytest.mark.parametrize("name", ["NTLoss", "NTLossDotProduct", "NumberLevelLoss"])
 def test_the_same_call_by_position_and_the_same_vocabulary(name):
     tokenizer = digit_tokenizer()
-    ours, theirs = (getattr(module, name)(tokenizer) for module in (__import__("ntl.losses").losses, ntloss))
+    ours, theirs = (getattr(module, name)(tokenizer) for module in (ntl.losses, ntloss))
     logits, labels = random_batch(tokenizer, 6)
     labels = labels.masked_fill(labels == -100, 5)
     weights = torch.rand(labels.shape)
@@ -170,8 +171,6 @@ def test_what_differs_on_purpose():
     assert len(words) == 4  # ntloss would have added eight tokens
     tokenizer = digit_tokenizer()
     logits, labels = random_batch(tokenizer, 8)
-    wide = F.pad(logits, (0, 40), value=-1e4)
-    torch.testing.assert_close(NTLoss(tokenizer)(wide, labels), NTLoss(tokenizer)(logits, labels))
     NTLoss(tokenizer)(logits, torch.zeros_like(labels)).backward()  # no number: ntloss's zero has no gradient path
 
 
@@ -181,3 +180,69 @@ def test_one_class_serves_tokenizers_and_vocabularies():
     for loss in (NTLoss, NTLossDotProduct, NumberLevelLoss):
         assert loss(tokenizer)(logits, labels) == loss(numbers)(logits, labels)
     assert NTLoss(tokenizer, reweigh=False)(logits, labels) == NumberTokenLoss(numbers)(logits, labels)
+
+
+LOSSES = [
+    ("NTLoss", {}),
+    ("NTLoss", {"digit_level": False}),
+    ("NTLoss", {"digit_level": False, "squash_factor": 20.0}),
+    ("NTLossDotProduct", {}),
+    ("NTLossDotProduct", {"digit_level": False, "loss_function": F.l1_loss}),
+    ("NumberLevelLoss", {"float_level": True, "max_number_length": 7}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), LOSSES, ids=str)
+def test_every_public_attribute_has_the_same_value(name, options):
+    tokenizer = word_tokenizer() if options.get("digit_level") is False else digit_tokenizer()
+    ours, theirs = (getattr(module, name)(tokenizer, **options) for module in (ntl.losses, ntloss))
+    public = [attribute for attribute in vars(theirs) if not attribute.startswith("_")]
+    assert {"number_values_dense", "max_dist"} <= set(public)
+    for attribute in public:
+        mine, expected = getattr(ours, attribute), getattr(theirs, attribute)
+        if isinstance(expected, torch.Tensor):
+            torch.testing.assert_close(mine, expected, equal_nan=True, msg=attribute)
+        else:
+            assert mine == expected, attribute
+    with pytest.raises(AttributeError):  # it would change nothing
+        ours.max_dist = torch.tensor(3.0)
+    assert isinstance(ours, ntl.losses.NTLossDotProduct) == isinstance(theirs, ntloss.NTLossDotProduct)
+
+
+def raised(call, *arguments, **options):
+    """The type of what a call raises."""
+    with pytest.raises(Exception) as caught:
+        call(*arguments, **options)
+    return caught.type
+
+
+@pytest.mark.parametrize("squash_factor", [-1, 0, 0.5, 1, 1.0])
+def test_squash_factors_that_both_refuse(squash_factor):
+    with pytest.raises(ValueError, match=r"squash_factor=.*can't be equal to or smaller than 1"):
+        NTLoss(digit_tokenizer(), squash_factor=squash_factor)
+    mine, theirs = (raised(m.NTLoss, digit_tokenizer(), squash_factor=squash_factor) for m in (ntl.losses, ntloss))
+    assert theirs is AssertionError and issubclass(mine, theirs)
+
+
+def wrong_calls(logits, labels):
+    yield "wider logits", (F.pad(logits, (0, 3)), labels), {}
+    yield "narrower logits", (logits[..., :-1], labels), {}
+    yield "integer logits", (logits.long(), labels), {}
+    yield "float labels", (logits, labels.float()), {}
+    yield "other shape", (logits, labels[:, 1:]), {}
+    yield "weights of another shape", (logits, labels), {"loss_weights": torch.ones(labels.shape)[:, 1:]}
+    yield "negative weights", (logits, labels), {"loss_weights": -torch.ones(labels.shape)}
+    yield "unknown reduction", (logits, labels), {"reduction": "median"}
+
+
+@pytest.mark.parametrize("name", ["NTLoss", "NTLossDotProduct", "NumberLevelLoss"])
+def test_wrong_calls_raise_the_same_type_of_error(name):
+    tokenizer = digit_tokenizer()
+    logits, labels = random_batch(tokenizer, 10)
+    for what, arguments, options in wrong_calls(logits.detach(), labels):
+        ours, theirs = (getattr(module, name)(tokenizer) for module in (ntl.losses, ntloss))
+        mine, expected = raised(ours, *arguments, **options), raised(theirs, *arguments, **options)
+        assert issubclass(mine, expected), (what, mine, expected)
+    with pytest.raises(ValueError, match=r"`vocab_size` is 24.*27 columns: pass"):
+        getattr(ntl.losses, name)(tokenizer)(F.pad(logits, (0, 3)), labels)
+    getattr(ntl.losses, name)(tokenizer, vocab_size=27)(F.pad(logits, (0, 3)), labels)

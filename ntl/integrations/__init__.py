@@ -1,0 +1,1 @@
+"""The losses in other people's trainers."""
