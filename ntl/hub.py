@@ -10,13 +10,18 @@ from typing import Any
 PATIENCE = 10  # seconds until a hub that does not answer counts as out of reach, if HF_HUB_ETAG_TIMEOUT is not longer
 
 
-def options(revision: str | None) -> dict[str, Any]:
-    """Return the arguments of the library's `from_pretrained` for what the hub has at `revision` (None: the newest).
+def options(identity: str, revision: str | None) -> dict[str, Any]:
+    """Return the arguments of the library's `from_pretrained` for the repository `identity` at `revision` (None: the
+    newest): its commit, so that all that a process reads is from one.
 
     Where the hub cannot be reached only the local cache is read: the library would repeat its attempts for most of a
     minute with every file. Code that a repository brings along is never run.
     """
-    return {"revision": revision or "main", "local_files_only": out_of_reach() is not None, "trust_remote_code": False}
+    return {
+        "revision": commit(identity, revision) or revision or "main",
+        "local_files_only": out_of_reach() is not None,
+        "trust_remote_code": False,
+    }
 
 
 def out_of_reach() -> str | None:
@@ -40,11 +45,21 @@ def _ask(endpoint: str, patience: float, minute: int) -> str | None:
 
 
 def commit(identity: str, revision: str | None) -> str | None:
-    """Return the commit of the repository `identity` that `revision` is in the local cache."""
-    from huggingface_hub import try_to_load_from_cache
+    """Return the commit of the repository `identity` that `revision` is: on the hub, or where that is out of reach, in
+    the local cache; None where neither has it. It stays the same as long as the process lives."""
+    try:
+        return _commit(identity, revision)
+    except (OSError, ValueError):  # asked again the next time
+        return None
 
-    path = try_to_load_from_cache(identity, "config.json", revision=revision)
-    return Path(path).parent.name if isinstance(path, str) else None
+
+@functools.cache
+def _commit(identity: str, revision: str | None) -> str:
+    from huggingface_hub import hf_hub_download
+
+    # A snapshot's folder is named after its commit; by its revision's name, so that the cache notes what that was.
+    path = hf_hub_download(identity, "config.json", revision=revision, local_files_only=out_of_reach() is not None)
+    return Path(path).parent.name
 
 
 def reason(error: Exception) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ntl.data import EncodedDataset, Layout, layout_for
-from ntl.models import aligned, lora
+from ntl.models import aligned, lora, weights
 from ntl.quiet import quiet_libraries
 from ntl.settings import EvalSettings
 
@@ -80,7 +80,7 @@ def load(folder: Path) -> Trained:
     """Read what `save` wrote.
 
     Raises:
-        NoModel: the folder holds no trained model of this suite.
+        NoModel: the folder holds no trained model of this suite, or its weights are not that model's.
     """
     import transformers
 
@@ -93,7 +93,10 @@ def load(folder: Path) -> Trained:
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
     tokenizer = encodings.PretrainedTokenizer(str(folder))
     encoding = encodings.build(answering["encoding"], tokenizer, **answering["encoding_options"])
-    model = aligned(encoding.model_class(config).from_pretrained(folder, trust_remote_code=False))
+    try:
+        model = aligned(weights.read(encoding.model_class(config), folder, trust_remote_code=False))
+    except weights.UnfitWeights as error:
+        raise NoModel(f"'{folder}' holds no whole model: {error}; train it again, or restore the folder") from error
     encoding.adapt(model)
     encoding.resize(model.config.vocab_size)
     encoding.decoder_start_id = getattr(config, "decoder_start_token_id", None)

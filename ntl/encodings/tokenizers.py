@@ -53,7 +53,7 @@ class PretrainedTokenizer:
         if folder.is_absolute() or self.name_or_path.startswith((".", "~")) or self.name_or_path.count("/") > 1:
             raise ValueError(f"got '{self.name_or_path}', which is no folder; give a folder that holds a tokenizer")
         try:
-            return AutoTokenizer.from_pretrained(self.name_or_path, **hub.options(self.revision))
+            return AutoTokenizer.from_pretrained(self.name_or_path, **hub.options(self.name_or_path, self.revision))
         except Exception as error:  # no network, no such id, no such revision, a broken download: one answer to all
             raise ValueError(
                 f"the tokenizer of '{self.name_or_path}' (revision {self.revision or 'main'}) could not be read: there "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import math
 import pickle
@@ -13,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ntl import hub, options
-from ntl.files import file_sha256
-from ntl.models import lora
+from ntl.models import lora, weights
 from ntl.models.initialisation import initialise, seeded
 from ntl.rows import Row
 from ntl.settings import LoraSettings, ModelSettings
@@ -62,6 +60,11 @@ def check(settings: ModelSettings, encoding: type[Encoding] | None = None) -> No
             f"model.init: got 'pretrained' with the encoding '{encoding.name}', whose model is like no published one, "
             "expected 'scratch': set model.init=scratch (model.tokenizer may stay as it is)"
         )
+    if settings.path is not None:
+        try:
+            weights.files(Path(settings.path), settings.init == "pretrained")
+        except ValueError as error:
+            raise ValueError(f"model.path: '{settings.path}': {error}") from error
     lora.check_options(LoraSettings(**settings.lora))
     if settings.adapters is not None:
         lora.check(settings.adapters, encoding)
@@ -131,6 +134,7 @@ def find(settings: ModelSettings) -> None:
     """Raise NotAvailable if what is to be read from the hub is neither there nor in the local cache."""
     if reads_hub(settings):
         config = _published_config(settings)
+        fingerprint(settings)
         if settings.init == "pretrained" or settings.family == "auto":
             _language_model(config, settings)
 
@@ -201,7 +205,7 @@ def _published_config(settings: ModelSettings) -> PreTrainedConfig:
 def _hub_config(identity: str, revision: str | None) -> PreTrainedConfig:
     import transformers
 
-    return transformers.AutoConfig.from_pretrained(identity, **hub.options(revision))
+    return transformers.AutoConfig.from_pretrained(identity, **hub.options(identity, revision))
 
 
 def _language_model(config: PreTrainedConfig, settings: ModelSettings) -> None:
@@ -229,12 +233,23 @@ def _read(settings: ModelSettings, encoding: Encoding) -> PreTrainedModel:
     """Read published weights and make room for the encoding's tokens."""
     from safetensors import SafetensorError
 
+    from ntl.encodings import Encoding
+
     config = _published_config(settings)
     _language_model(config, settings)
     try:
-        options = hub.options(settings.revision) if settings.path is None else {"trust_remote_code": False}
+        if settings.path is None:
+            options = hub.options(settings.hub, settings.revision)
+        else:
+            options = {"trust_remote_code": False}
         options |= {"config": config, "dtype": "float32"}
-        model = encoding.model_class(config).from_pretrained(source(settings), **options)
+        published = Encoding.model_class(encoding, config)  # without what an encoding adds or leaves out
+        model = weights.read(encoding.model_class(config), source(settings), published, **options)
+    except weights.UnfitWeights as error:
+        raise NotAvailable(
+            f"model '{settings.name}' could not be read from '{source(settings)}' ({error}); expected each tensor of "
+            "the model once, under the name that the library's save_pretrained gives it"
+        ) from error
     except pickle.UnpicklingError as error:  # torch's own text says how to run what a pickle holds: not here
         damaged = ValueError("its weights are damaged, or a pickle of other things than tensors, which is never run")
         raise _not_available(settings, damaged) from error
@@ -310,15 +325,15 @@ def describe(model: PreTrainedModel, settings: ModelSettings) -> dict[str, Any]:
 
 def fingerprint(settings: ModelSettings) -> str | None:
     """What identifies weights and tokenizer that are read and not made: a hash of a local folder's files, else the
-    hub id with its revision; None where both are made from scratch."""
+    hub id with its commit; None where both are made from scratch.
+
+    Raises:
+        NotAvailable: the commit is known neither to the hub nor to the local cache.
+    """
     if "pretrained" not in (settings.init, settings.tokenizer) and settings.family != "auto":
         return None
-    if settings.path is None:
-        return f"{settings.hub}@{settings.revision or 'main'}"
-    weights = (".safetensors", ".bin") if settings.init == "pretrained" else ()
-    names = (".json", ".model", ".txt", *weights)
-    digest = hashlib.sha256()
-    for path in sorted(p for p in Path(settings.path).iterdir() if p.suffix in names):
-        digest.update(path.name.encode() + b"\0")
-        digest.update(bytes.fromhex(file_sha256(path)))
-    return digest.hexdigest()
+    if settings.path is not None:
+        return weights.fingerprint(Path(settings.path), settings.init == "pretrained")
+    if (commit := hub.commit(settings.hub, settings.revision)) is None:
+        raise _not_available(settings, OSError(f"there is no commit of revision '{settings.revision or 'main'}'"))
+    return f"{settings.hub}@{commit}"

@@ -8,10 +8,12 @@ batch with rows of the first. Everything else (loop, optimizer, schedule, checkp
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate.data_loader import BatchSamplerShard
+from safetensors import safe_open
 from torch.utils.data import DataLoader
 from transformers import Trainer
 
@@ -19,6 +21,7 @@ from ntl import distributed
 from ntl.data import model_inputs
 from ntl.integrations.transformers import ObjectiveMixin
 from ntl.losses.objectives import Counts, LossParts, Objective
+from ntl.models import weights
 from ntl.training.meters import GradientNorms, TrainingMeter, ValidationMeter
 
 
@@ -76,6 +79,32 @@ class ObjectiveTrainer(ObjectiveMixin, Trainer):
         outputs = model(**model_inputs(inputs))
         parts = self.objective(outputs, inputs, counts)
         return outputs, parts, self.objective.terms(outputs, inputs, counts) if with_terms else {}
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: torch.nn.Module | None = None) -> None:
+        self._check_adapters(Path(resume_from_checkpoint))
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_best_model(self) -> None:
+        self._check_adapters(Path(self.state.best_model_checkpoint))
+        super()._load_best_model()
+
+    def _check_adapters(self, folder: Path) -> None:
+        """Refuse a checkpoint with other adapters than the model's, which the library loads as far as they go."""
+        if not hasattr(self.model, "peft_config") or self.is_fsdp_enabled:
+            return
+        from peft import get_peft_model_state_dict
+
+        with safe_open(folder / "adapter_model.safetensors", "pt") as file:
+            there, here = set(file.keys()), set(get_peft_model_state_dict(self.model))
+        weights.check("the model with its adapters", here - there, there - here)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Refuse a checkpoint that does not fill the model, where the library would warn and go on."""
+        missing = set(load_result.missing_keys)
+        tensors = self.model.state_dict()
+        filled = {tensor.data_ptr() for name, tensor in tensors.items() if name not in missing}
+        missing = {name for name in missing if tensors[name].data_ptr() not in filled}  # tied ones are filled
+        weights.check(f"a {type(self.model).__name__}", missing, load_result.unexpected_keys)
 
     def _measures_gradients(self) -> bool:
         every = self.gradient_norms_every

@@ -29,7 +29,8 @@ except ValueError as error:
 else:
     total = float(sum(parameter.detach().double().abs().sum() for parameter in model.parameters()))
     ids = using.encode("What is 12?")["input_ids"]
-    print(json.dumps({"total": total, "ids": ids, "described": models.describe(model, settings)}))
+    print(json.dumps({"total": total, "ids": ids, "described": models.describe(model, settings),
+                      "fingerprint": models.fingerprint(settings)}))
 """
 
 
@@ -73,7 +74,8 @@ def expected(folder):
     model = models.build(settings, using, seed=0)
     total = float(sum(parameter.detach().double().abs().sum() for parameter in model.parameters()))
     described = models.describe(model, settings) | {"commit": local_hub.COMMIT}
-    return {"total": total, "ids": using.encode("What is 12?")["input_ids"], "described": described}
+    return {"total": total, "ids": using.encode("What is 12?")["input_ids"], "described": described,
+            "fingerprint": f"{REPOSITORY}@{local_hub.COMMIT}"}  # fmt: skip
 
 
 def weights_asked_for(hub):

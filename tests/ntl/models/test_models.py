@@ -185,9 +185,9 @@ def test_the_fingerprint_does_not_follow_the_folders_place(hub_folder, tmp_path_
     assert models.fingerprint(pretrained(family, path)) == models.fingerprint(pretrained(family, copied))
 
 
-def test_the_fingerprint_of_a_hub_model_is_its_id_and_revision():
-    hub = pretrained("t5", hub="someone/model")
-    assert models.fingerprint(hub) != models.fingerprint(pretrained("t5", hub="someone/model", revision="v2"))
+def test_a_hub_model_has_no_fingerprint_without_its_commit(no_hub):
+    with pytest.raises(models.NotAvailable, match="out of reach"):
+        models.fingerprint(pretrained("t5", hub="nobody/has-this-model", revision="v2"))
     assert models.fingerprint(tiny.settings("t5")) is None
 
 

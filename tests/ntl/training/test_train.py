@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import tiny
-from helpers.training import HARD, Scripted, assert_same, scripted, settings, stop_at, train, weights
+from helpers.training import HARD, Scripted, assert_same, objective, scripted, settings, stop_at, train, weights
 
 from ntl.training import checkpoints
 from ntl.training import train as training
@@ -70,6 +70,35 @@ def test_a_run_killed_after_its_last_step_takes_no_other(keep_best, tmp_path):
     again, result = train(tmp_path, **options)
     assert_same(weights(first), weights(again))
     assert (result.steps, result.best_step, result.history) == (6, expected.best_step, expected.history)
+
+
+@pytest.mark.parametrize("at", ["in between", "the end"])
+@pytest.mark.parametrize("lora", [False, True], ids=["whole", "lora"])
+def test_a_checkpoint_that_does_not_fill_the_model_is_refused(at, lora, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    from ntl.models import lora as adapters
+    from ntl.models.weights import UnfitWeights
+    from ntl.settings import LoraSettings
+
+    def run(tell=lambda step, values: None):
+        model = tiny.model("gpt2")
+        made = objective(model)
+        model = adapters.add(model, LoraSettings(r=2), 0) if lora else model
+        few = settings(steps=4, eval_every=2)
+        data = tiny.dataset()
+        return training.train(model, tiny.layout("gpt2"), made, data, data, few, 0, tmp_path, tell)
+
+    if at == "in between":
+        with pytest.raises(Stopped):
+            run(stop_at(2))
+    else:
+        run()
+    for file in tmp_path.glob("checkpoint-*/*model.safetensors"):
+        save_file({f"net.{name}": tensor for name, tensor in load_file(file).items()}, file, {"format": "pt"})
+        checkpoints.seal(file.parent)
+    with pytest.raises(UnfitWeights, match=r"missing: .*unexpected: net\."):
+        run()
 
 
 @pytest.mark.parametrize("lost", [1, 2])
