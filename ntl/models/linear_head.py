@@ -94,7 +94,10 @@ class LinearHead:
     """While entered, `model(**inputs, labels=…, counts=…)` returns the objective's LossParts in place of logits.
 
     Labels are aligned with the logits that the model would return. With `terms=True` it returns (LossParts, terms), the
-    latter as `Objective.terms`. Without labels the model is as it was. Raises NotLinear for a model without such logits.
+    latter as `Objective.terms`. Without labels the model is as it was.
+
+    Raises:
+        NotLinear: see `logits_scale`.
     """
 
     def __init__(self, model: PreTrainedModel, objective: Objective) -> None:
