@@ -6,10 +6,13 @@ FSDP, autocast) sees its parameters used where it expects it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Callable, Iterator
 from types import MethodType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from ntl.losses import functional
@@ -21,8 +24,70 @@ if TYPE_CHECKING:
 
 OPTION = "train.loss_implementation"
 IMPLEMENTATIONS = (*functional.IMPLEMENTATIONS, "linear")
-# Types of models whose logits are their output layer applied to what it is given, and nothing more.
-MODEL_TYPES = ("t5", "gpt2")
+
+
+class NotLinear(ValueError):
+    """A model whose logits are not its output layer times hidden states; the text says what they are."""
+
+
+@contextlib.contextmanager
+def replaced(head: nn.Module, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """Let `head` return what `forward` does; hooks on the module still run."""
+    head.forward = forward
+    try:
+        yield
+    finally:
+        del head.forward
+
+
+@torch.no_grad()
+def logits_scale(model: PreTrainedModel) -> float:
+    """Return s such that the model's logits are s · (hidden · Wᵀ + bias), with hidden, W and bias of its output layer.
+
+    The model is run on two tokens with an output layer that returns large random numbers: whatever the model does to
+    logits afterwards (soft-capping, a factor, masking) shows in what comes out, whichever way it is configured.
+
+    Args:
+        model: any language model of transformers, with adapters or without; left as it was.
+
+    Raises:
+        NotLinear: the output layer is not a plain linear one, or its product is changed by more than a factor.
+    """
+    head = model.get_output_embeddings()
+    name = type(getattr(model, "get_base_model", lambda: model)()).__name__
+    if type(head) is not nn.Linear:
+        raise NotLinear(f"a {name} whose output layer is a {type(head).__name__}")
+    tokens = torch.zeros(1, 2, dtype=torch.long, device=model.device)
+    inputs = {"input_ids": tokens} | ({"decoder_input_ids": tokens} if model.config.is_encoder_decoder else {})
+    seen: list[Tensor] = []
+    draws = torch.Generator().manual_seed(0)
+    probe = torch.randn(1, 2, head.out_features, generator=draws, dtype=torch.float64).mul_(1e3)
+    probe = probe.to(head.weight.device, head.weight.dtype)
+
+    def probing(hidden: Tensor) -> Tensor:
+        seen.append(hidden)
+        return probe
+
+    training = model.training
+    model.eval()
+    try:
+        with replaced(head, probing):
+            after = model(**inputs).logits
+        with replaced(head, _given):
+            given = model(**inputs).logits
+    except Exception as error:  # a model that does more with its logits than to return them
+        raise NotLinear(f"a {name} whose logits are more than its output layer's ({error})") from error
+    finally:
+        model.train(training)
+    if len(seen) != 1 or after.shape != probe.shape:
+        raise NotLinear(f"a {name} whose logits are not those of its output layer")
+    scale = float((after * probe).double().sum() / probe.double().square().sum())
+    error = 1e-3 if head.weight.dtype in (torch.float16, torch.bfloat16) else 1e-5
+    if not torch.allclose(after.double(), scale * probe.double(), rtol=error, atol=error):
+        raise NotLinear(f"a {name} whose logits are soft-capped or otherwise changed behind the output layer")
+    if given.shape != seen[0].shape:
+        raise NotLinear(f"a {name} whose hidden states are changed behind the output layer")
+    return scale
 
 
 class LinearHead:
@@ -30,13 +95,17 @@ class LinearHead:
 
     Labels are aligned with the logits that the model would return. With `terms=True` it returns (LossParts, terms), the
     latter as `Objective.terms`. Without labels the model is as it was.
+
+    Raises:
+        NotLinear: see `logits_scale`.
     """
 
     def __init__(self, model: PreTrainedModel, objective: Objective) -> None:
         self.model, self.objective = model, objective
+        self.scale = logits_scale(model)
 
     def __enter__(self) -> LinearHead:
-        model, objective, original = self.model, self.objective, self.model.forward
+        model, objective, scale, original = self.model, self.objective, self.scale, self.model.forward
 
         @functools.wraps(original)
         def forward(
@@ -50,12 +119,10 @@ class LinearHead:
             if labels is None:
                 return original(*arguments, **inputs)
             head = self.get_output_embeddings()
-            head.forward = _given  # what the head is given comes back as logits
-            try:
+            with replaced(head, _given):  # what the head is given comes back as logits, multiplied by `scale`
                 hidden = original(*arguments, **inputs).logits
-            finally:
-                del head.forward
-            options = {"labels": labels, "counts": counts, "bias": head.bias}
+            bias = head.bias if head.bias is None or scale == 1 else head.bias * scale
+            options = {"labels": labels, "counts": counts, "bias": bias}
             parts: LossParts = objective.linear_loss(hidden, head.weight, **options)
             return (parts, objective.linear_terms(hidden, head.weight, **options)) if terms else parts
 
@@ -90,20 +157,25 @@ def resolve_implementation(
     """
     if requested not in IMPLEMENTATIONS:
         raise ValueError(f"{OPTION}: got '{requested}', expected one of {', '.join(IMPLEMENTATIONS)}")
-    head = model.get_output_embeddings()
-    simple = model.config.model_type in MODEL_TYPES and type(head) is nn.Linear
     if requested in ("fused", "linear") and not objective.fuses:
         raise ValueError(
             f"{OPTION}: got '{requested}' for {type(objective).__name__}, expected a loss with more than one "
             f"implementation (CrossEntropy, CrossEntropyWithNTL); use {OPTION}=auto"
         )
-    if requested == "linear" and not simple:
-        raise ValueError(
-            f"{OPTION}: got 'linear' for a {type(model).__name__} whose head is a {type(head).__name__}, expected a "
-            f"model of type {' or '.join(MODEL_TYPES)} with a linear head; use {OPTION}=auto"
-        )
-    if requested != "auto":
+    if requested not in ("auto", "linear"):
         return requested
-    if not objective.fuses or not functional.is_worth_fusing(model.device, tokens * model.config.vocab_size):
-        return "plain"
-    return "linear" if simple and not sharded else "fused"
+    if requested == "auto":
+        if not objective.fuses or not functional.is_worth_fusing(model.device, tokens * model.config.vocab_size):
+            return "plain"
+        if sharded:
+            return "fused"
+    try:
+        logits_scale(model)
+    except NotLinear as reason:
+        if requested == "auto":
+            return "fused"
+        raise ValueError(
+            f"{OPTION}: got 'linear' for {reason}, expected a model whose logits are a linear output layer times "
+            f"hidden states; use {OPTION}=auto"
+        ) from reason
+    return "linear"

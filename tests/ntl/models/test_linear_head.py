@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from helpers import tiny
 from torch import nn
 
 from ntl.data import model_inputs
 from ntl.losses import CrossEntropy, CrossEntropyWithNTL, LossParts, Objective
-from ntl.models.linear_head import LinearHead, resolve_implementation
-from ntl.settings import TrainSettings
+from ntl.models import lora
+from ntl.models.linear_head import LinearHead, NotLinear, logits_scale, resolve_implementation
+from ntl.settings import LoraSettings, TrainSettings
 from ntl.training import train as training
 
 UNTIED = {"architecture": {"tie_word_embeddings": False}}
@@ -65,6 +67,99 @@ def test_same_loss_and_gradients_as_from_logits(name, counted):
     torch.testing.assert_close(got.total, expected.total, **EXACT)
     torch.testing.assert_close(got.parts, expected.parts, **EXACT)
     torch.testing.assert_close(gradients(model, got.total), gradients(model, expected.total), **EXACT)
+
+
+SIZE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+# Causal models of other families: those whose logits are a linear output layer's, and the factor behind it.
+CAUSAL = {
+    "llama, tied": ("Llama", {"tie_word_embeddings": True}, 1),
+    "llama, untied": ("Llama", {"tie_word_embeddings": False}, 1),
+    "granite": ("Granite", {"logits_scaling": 8.0}, 1 / 8),
+    "cohere": ("Cohere", {"logit_scale": 0.25, "num_key_value_heads": 4}, 0.25),
+    "phi, with bias": ("Phi", {}, 1),
+}
+
+
+def causal(family, **options):
+    config = getattr(transformers, f"{family}Config")(
+        **SIZE, vocab_size=len(tiny.encoding().tokenizer), pad_token_id=0, bos_token_id=1, eos_token_id=1, **options
+    )
+    torch.manual_seed(2)
+    model = getattr(transformers, f"{family}ForCausalLM")(config).double()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def assert_linear_is_plain(model, loss, loss_on="answer"):
+    batch = batch_of(tiny.layout("gpt2", loss_on))
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    expected = loss(model(**model_inputs(batch)), batch)
+    wanted = torch.autograd.grad(expected.total, trained, allow_unused=True)
+    with LinearHead(model, loss):
+        got = model(**model_inputs(batch), labels=batch["labels"])
+    torch.testing.assert_close(got.total, expected.total, **EXACT)
+    torch.testing.assert_close(got.parts, expected.parts, **EXACT)
+    for ours, theirs in zip(torch.autograd.grad(got.total, trained, allow_unused=True), wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, **EXACT)
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_any_causal_model_with_a_linear_output_layer_gets_the_loss_of_its_logits(name):
+    family, options, scale = CAUSAL[name]
+    model = causal(family, **options)
+    assert logits_scale(model) == pytest.approx(scale)
+    assert_linear_is_plain(model.train(), objective(model), "answer")
+    assert_linear_is_plain(model, objective(model, reweigh=True), "all")
+
+
+def test_adapters_and_gradient_checkpointing():
+    model = causal("Llama", tie_word_embeddings=True)
+    adapted = lora.add(model, LoraSettings(r=4), seed=0)
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:  # zero at first, so that the gradients of A would be too
+            torch.nn.init.normal_(parameter, std=0.1)
+    adapted.double().train()
+    assert_linear_is_plain(adapted, objective(model))
+    adapted.gradient_checkpointing_enable({"use_reentrant": False})
+    adapted.enable_input_require_grads()
+    assert_linear_is_plain(adapted, objective(model))
+
+
+def test_soft_capped_logits_are_refused_with_the_reason():
+    model = causal("Gemma2", final_logit_softcapping=30.0, head_dim=8)
+    loss, many = objective(model), 2**20
+    with pytest.raises(NotLinear, match="soft-capped"):
+        LinearHead(model, loss)
+    assert resolve_implementation("auto", model, loss, many) == "fused"
+    with pytest.raises(ValueError, match="got 'linear' for a Gemma2ForCausalLM whose logits are soft-capped"):
+        resolve_implementation("linear", model, loss, many)
+
+
+def test_a_bias_behind_the_output_layer_is_refused():
+    config = transformers.BartConfig(
+        vocab_size=64, d_model=32, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=64, decoder_ffn_dim=64,
+        encoder_attention_heads=2, decoder_attention_heads=2,
+    )  # fmt: skip
+    model = transformers.BartForConditionalGeneration(config)
+    with pytest.raises(NotLinear, match="BartForConditionalGeneration"):
+        logits_scale(model)
+    assert "forward" not in vars(model.lm_head)
+
+
+def test_no_position_without_a_label_enters_the_output_layer(monkeypatch):
+    from ntl.losses import fused
+
+    model = causal("Llama")
+    loss, batch = objective(model), batch_of(tiny.layout("gpt2"))
+    rows = []
+    original = fused._RowLosses.add
+    monkeypatch.setattr(
+        fused._RowLosses, "add", lambda self, logits, *rest: (rows.append(len(logits)), original(self, logits, *rest))
+    )
+    with LinearHead(model, loss):
+        model(**model_inputs(batch), labels=batch["labels"])
+    assert sum(rows) == int((batch["labels"] != -100).sum()) < batch["labels"].numel()
 
 
 @pytest.mark.parametrize("name", ["t5", "gpt2"])
@@ -155,7 +250,7 @@ def test_the_implementation_is_resolved():
         resolve_implementation("fast", model, loss, few)
     model.lm_head = nn.Sequential(model.lm_head)  # as an adapter would
     assert resolve_implementation("auto", model, loss, many) == "fused"
-    with pytest.raises(ValueError, match="head is a Sequential"):
+    with pytest.raises(ValueError, match="output layer is a Sequential"):
         resolve_implementation("linear", model, loss, few)
 
 
