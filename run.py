@@ -32,6 +32,9 @@ log = logging.getLogger("run")
 def main(_: DictConfig) -> None:
     """Hydra's part: launch one job per run. Each job composes its own configuration, its arm's overrides included."""
     job = HydraConfig.get()
+    if why := configuration.unplanned(job.overrides.task):
+        log.info("%s", why)
+        return
     at_once = "joblib" in job.launcher._target_
     if at_once:  # each process has a line of its own for its progress bar
         os.environ.setdefault("TQDM_POSITION", str(job.job.num % (os.cpu_count() or 1)))

@@ -31,4 +31,4 @@ class Arithmetic(Mathematics):
     extrapolation: Sequence[str] = redeclared(Mathematics, "extrapolation", ("arithmetic__add_or_sub@medium",))
     train_size: int | None = redeclared(Mathematics, "train_size", 100_000)
     validation_size: int = redeclared(Mathematics, "validation_size", 1000)
-    test_size: int | None = redeclared(Mathematics, "test_size", 1000)
+    test_size: int | None = redeclared(Mathematics, "test_size", 4000)

@@ -116,16 +116,17 @@ def write(names: Sequence[str], gpu: str = "H200", data: Path = ROOT / "data") -
             continue
         lines, total, largest = [], 0.0, 0.0
         for arm in experiment.arms:
-            config = run_config(experiment, arm, experiment.seeds[0])
+            seeds = experiment.seeds_of[arm]
+            config = run_config(experiment, arm, 0)
             its = estimate(config, GPUS[gpu], data)
             estimates.append(its)
-            hours |= {key({**config, "seed": seed}): its.hours for seed in experiment.seeds}
-            total += its.hours * len(experiment.seeds)
+            hours |= {key({**config, "seed": seed}): its.hours for seed in seeds}
+            total += its.hours * len(seeds)
             largest = max(largest, its.memory / GIB)
-            lines.append(_line(arm, config, its, len(experiment.seeds)))
+            lines.append(_line(arm, config, its, len(seeds)))
         table = tabulate(lines, HEADERS, "simple", disable_numparse=True, colalign=["left"] * 2 + ["right"] * 10)
         fits = "" if largest <= GPUS[gpu].memory else f"; {largest:.0f} GiB do not fit into one {gpu}"
-        blocks.append(f"{name}, {len(experiment.seeds)} seeds an arm\n\n{table}\n\n{_hours(total)} GPU-hours{fits}")
+        blocks.append(f"{name}\n\n{table}\n\n{_hours(total)} GPU-hours{fits}")
     if len(blocks) > 1:
         blocks.append(f"in all: {_hours(sum(hours.values()))} GPU-hours (runs that experiments share counted once)")
     return "\n\n\n".join([*blocks, _notes(gpu, estimates)])

@@ -242,7 +242,7 @@ def arm_runs(experiment: Experiment, records: Records) -> dict[str, ArmRuns]:
     arms: dict[str, ArmRuns] = {}
     for arm in experiment.arms:
         finished, failed, outdated = {}, {}, {}
-        for seed in experiment.seeds:
+        for seed in experiment.seeds_of[arm]:
             record = records.select(run_config(experiment, arm, seed))
             if record is None:
                 continue
@@ -252,7 +252,7 @@ def arm_runs(experiment: Experiment, records: Records) -> dict[str, ArmRuns]:
                 finished[seed] = record
             else:
                 failed[seed] = record
-        arms[arm] = ArmRuns(arm, tuple(experiment.seeds), finished, failed, outdated)
+        arms[arm] = ArmRuns(arm, tuple(experiment.seeds_of[arm]), finished, failed, outdated)
     records._arm_runs[memory] = arms
     return arms
 

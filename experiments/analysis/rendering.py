@@ -149,11 +149,16 @@ def _comparisons(table: Table, extra: pd.DataFrame) -> tuple[list[str], list[lis
 
 def notes(table: Table, experiment: str, numbers: pd.DataFrame, arms: Mapping[str, ArmRuns]) -> list[str]:
     """What a reader needs to know under the table, and what is not yet there."""
-    seeds = next(iter(arms.values())).seeds
+    by_seeds: dict[tuple[int, ...], list[str]] = {}
+    for arm, runs in arms.items():
+        by_seeds.setdefault(runs.seeds, []).append(arm)
+    seeds = [", ".join(map(str, these)) for these in by_seeds]
+    if len(seeds) > 1:
+        seeds = [f"{these} of {', '.join(named)}" for these, named in zip(seeds, by_seeds.values(), strict=True)]
     found = [
         f"Made by `python -m experiments tables {experiment}` from the records of `experiment={experiment}` "
         f"({from_where(arms)})." + _setting(arms),
-        f"Cells: mean ± sample standard deviation over the seeds ({', '.join(map(str, seeds))}); ↑ higher is better, "
+        f"Cells: mean ± sample standard deviation over the seeds ({'; '.join(seeds)}); ↑ higher is better, "
         "↓ lower is better. The CSV file holds every seed's value.",
         f"Δ {table.baseline}: mean paired difference, arm − `{table.baseline}` on the seeds that both have finished, "
         "with its paired-t 95 % interval (not corrected for the number of comparisons; the claims are).",

@@ -105,7 +105,8 @@ def _table(experiment: Experiment, states: dict[str, dict[int, State]]) -> Table
     for seed in experiment.seeds:
         table.add_column(f"seed {seed}")
     for arm, by_seed in states.items():
-        cells = [f"[{STYLES.get(state.name, 'dim')}]{state.name}[/]" for state in by_seed.values()]
+        shown = (by_seed.get(seed) for seed in experiment.seeds)
+        cells = [f"[{STYLES.get(state.name, 'dim')}]{state.name}[/]" if state else "" for state in shown]
         table.add_row(escape(arm), *cells)
     return table
 

@@ -39,6 +39,7 @@ COMPOSED = ROOT / "outputs" / "cache" / "configurations"
 FREE = ("model.architecture.", "train.schedule_options.", "train.fsdp.")  # take keys that no yaml lists
 SETTINGS = {"model": ModelSettings, "train": TrainSettings, "eval": EvalSettings}
 DECLARED = ("model", "dataset", "loss", "train", "eval", "logger")  # groups whose options a class declares
+EXPERIMENT = ("experiment", "arms", "seeds", "arm_seeds")  # keys that say what an experiment consists of
 SWEEPS = ("-m", "--multirun")
 # Hydra's options that show something and start no run, as run.py --hydra-help lists them.
 SHOWS = ("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package", "-i", "--info",
@@ -51,12 +52,17 @@ class ConfigurationError(ValueError):
 
 @dataclass
 class Experiment:
-    """An experiment as its yaml declares it: arms with their overrides, in order, and seeds."""
+    """An experiment as its yaml declares it: arms with their overrides, in order, and the seeds of each."""
 
     name: str
     arms: dict[str, list[str]]
-    seeds: list[int]
+    seeds_of: dict[str, list[int]]  # by arm
     overrides: list[str] = field(default_factory=list)  # given on the command line, on top of the yaml
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds of any arm, in order."""
+        return sorted({seed for seeds in self.seeds_of.values() for seed in seeds})
 
 
 def register() -> None:
@@ -67,7 +73,7 @@ def register() -> None:
         store.store(group=group, name="schema", node=settings)
     OmegaConf.register_new_resolver("arm_names", lambda arms: ",".join(arms) or "null", replace=True)
     OmegaConf.register_new_resolver("in_repository", in_repository, replace=True)
-    OmegaConf.register_new_resolver("joined", lambda values: ",".join(map(str, values)), replace=True)
+    OmegaConf.register_new_resolver("planned_seeds", _seeds_of_all, replace=True)
     OmegaConf.register_new_resolver("scale_of", lambda experiment: experiment.rpartition("/")[0] or "cpu", replace=True)
 
 
@@ -104,7 +110,8 @@ def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
     except ConfigurationError:
         check_overrides([*added, *overrides])  # gives a better message, but takes as long again
         raise
-    del config["arms"], config["seeds"]  # an experiment's, not the run's
+    for key in ("arms", "seeds", "arm_seeds", "planned_only"):  # an experiment's, not the run's
+        del config[key]
     try:
         config["model"] = with_source(config["model"])
         for name, settings in SETTINGS.items():
@@ -145,6 +152,9 @@ def for_hydra(arguments: Sequence[str]) -> list[str]:
     parsed = _parse([a for a in arguments if "=" in a])  # others, such as --cfg job, are Hydra's own
     if not any(_top(o) in ("experiment", "arms") for o in parsed):
         return list(arguments)
+    sweep = set(SWEEPS) & set(arguments)
+    if sweep and not any(_top(o) in ("seed", "planned_only") for o in parsed):
+        arguments = [*arguments, "planned_only=true"]
     if not any(o.is_sweep_override() and _top(o) in ("experiment", "arm") for o in parsed):
         added = _arm_overrides(parsed)[1]
         if added:
@@ -155,6 +165,42 @@ def for_hydra(arguments: Sequence[str]) -> list[str]:
     return [f"++{argument}" if argument in new else argument for argument in arguments]
 
 
+def unplanned(overrides: Sequence[str]) -> str | None:
+    """Why a job of a sweep over all planned seeds is not to be run: its seed is planned for other arms alone."""
+    parsed = _parse(overrides)
+    given = {o.get_key_element(): o.value() for o in parsed}
+    if not given.get("planned_only"):
+        return None
+    config = _compose_checked([o.input_line for o in parsed if _top(o) in EXPERIMENT])
+    arm, seed = str(given.get("arm")), given.get("seed")
+    planned = _seeds_of_arms(config).get(arm, [seed])
+    return None if seed in planned else f"arm {arm}: skip, seed {seed} is not planned; seed={seed} runs it"
+
+
+def _seeds_of_arms(config: Mapping[str, Any]) -> dict[str, list[int]]:
+    """The seeds of each arm of a composed experiment.
+
+    Raises:
+        ConfigurationError: an entry of `arm_seeds` that is not as it should be, or names an unknown arm.
+    """
+    seeds = {arm: list(config["seeds"]) for arm in config["arms"]}
+    for entry in config["arm_seeds"]:
+        if not isinstance(entry, Mapping) or set(entry) != {"arms", "seeds"}:
+            raise ConfigurationError(
+                f"arm_seeds: got {entry!r}, expected a list of entries such as {{arms: [ce], seeds: [0, 1]}}"
+            )
+        for arm in entry["arms"]:
+            if arm not in seeds:
+                raise ConfigurationError("arm_seeds: " + did_you_mean("arm", str(arm), seeds))
+            seeds[arm] = list(entry["seeds"])
+    return seeds
+
+
+def _seeds_of_all(seeds: Sequence[int], arm_seeds: Sequence[Mapping[str, Any]]) -> str:
+    """The seeds that any arm has, as a sweep's list."""
+    return ",".join(map(str, sorted({*seeds, *(seed for entry in arm_seeds for seed in entry["seeds"])})))
+
+
 def load_experiment(name: str, overrides: Sequence[str] = ()) -> Experiment:
     """Read an experiment's arms and seeds.
 
@@ -163,7 +209,7 @@ def load_experiment(name: str, overrides: Sequence[str] = ()) -> Experiment:
     """
     loaded = _loaded(name, tuple(overrides), str(CONF))
     arms = {arm: list(items) for arm, items in loaded["arms"].items()}
-    return Experiment(name=name, arms=arms, seeds=list(loaded["seeds"]), overrides=list(overrides))
+    return Experiment(name=name, arms=arms, seeds_of=loaded["seeds"], overrides=list(overrides))
 
 
 def run_config(experiment: Experiment, arm: str, seed: int) -> dict[str, Any]:
@@ -181,7 +227,7 @@ def _loaded(name: str, overrides: tuple[str, ...], conf: str) -> dict[str, Any]:
         return json.loads(path.read_text(encoding="utf-8"))
     config = _compose_checked([f"experiment={name}", *overrides])
     configs = {arm: compose([f"experiment={name}", f"arm={arm}", *overrides]) for arm in config["arms"]}
-    loaded = {"arms": config["arms"], "seeds": config["seeds"], "configs": configs}
+    loaded = {"arms": config["arms"], "seeds": _seeds_of_arms(config), "configs": configs}
     with contextlib.suppress(OSError):  # a cache: where it cannot be written, the next command composes again
         if not folder.exists() and COMPOSED.exists():  # what older sources gave is of no use any more
             for old in COMPOSED.iterdir():
@@ -342,7 +388,7 @@ def compose_all(arguments: Sequence[str]) -> list[dict[str, Any]]:
     check_choices(parsed)
     swept = {o.get_key_element(): list(_values(o)) for o in parsed if o.is_sweep_override()}
     fixed = [o.input_line for o in parsed if not o.is_sweep_override()]
-    chosen = [o for o in parsed if not o.is_sweep_override() and _top(o) in ("experiment", "arms", "arm", "seeds")]
+    chosen = [o for o in parsed if not o.is_sweep_override() and _top(o) in (*EXPERIMENT, "arm")]
     config = _compose_checked([o.input_line for o in chosen])
     sweep = set(SWEEPS) & set(arguments)
     if config["experiment"] and not config["arms"]:
@@ -357,7 +403,7 @@ def compose_all(arguments: Sequence[str]) -> list[dict[str, Any]]:
         )
     if sweep and config["arm"] is None and config["arms"]:
         swept.setdefault("arm", list(config["arms"]))
-        swept.setdefault("seed", list(map(str, config["seeds"])))
+        swept.setdefault("seed", _seeds_of_all(config["seeds"], config["arm_seeds"]).split(","))
     if not sweep and swept:
         raise ConfigurationError(f"got several values of {', '.join(swept)}; add -m to run them all")
     first = {key: values[0] for key, values in swept.items() if values}

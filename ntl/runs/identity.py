@@ -21,7 +21,9 @@ ALGORITHM_VERSION = 1
 # Raise it when the canonical form itself changes: every run is then renamed.
 CANONICAL_VERSION = 2
 # Top-level choices that cannot change a result.
-NOT_RESULT = frozenset({"logger", "paths", "hydra", "arm", "arms", "seeds", "experiment", "retry", "force"})
+NOT_RESULT = frozenset(
+    {"logger", "paths", "hydra", "arm", "arms", "seeds", "arm_seeds", "planned_only", "experiment", "retry", "force"}
+)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.]*")
 

@@ -165,7 +165,7 @@ def test_at_another_scale_an_experiment_differs_in_scale_more_arms_and_seeds_alo
     inherited, scale, own = stated.pop("defaults")
     assert inherited == f"/experiment/{source}" and own == "_self_"
     assert scale["override /scale"].startswith(f"{folder}/")
-    assert set(stated) <= {"experiment", "arms", "seeds"}
+    assert set(stated) <= {"experiment", "arms", "seeds", "arm_seeds"}
     there, here = (configuration.load_experiment(one) for one in (source, name))
     for arm, overrides in there.arms.items():
         assert arm not in stated.get("arms", {})
@@ -191,6 +191,24 @@ def test_experiments_share_the_runs_that_they_have_in_common(first, second, arms
     one, other = configuration.load_experiment(first), configuration.load_experiment(second)
     for ours, theirs in arms.items():
         assert key(configuration.run_config(one, ours, 0)) == key(configuration.run_config(other, theirs, 0))
+
+
+def test_arms_may_have_seeds_of_their_own():
+    from experiments.config.compose import unplanned
+
+    experiment = configuration.load_experiment("ablation")
+    assert experiment.seeds_of["ntl_mae@0.3"] == list(range(8)) and experiment.seeds_of["gce@1"] == list(range(5))
+    job = ["experiment=ablation", "planned_only=true"]
+    assert unplanned([*job, "arm=ntl_mae@0.3", "seed=7"]) is None
+    assert unplanned([*job, "arm=gce@1", "seed=4"]) is None
+    assert unplanned([*job, "arm=gce@1", "seed=5"]) == "arm gce@1: skip, seed 5 is not planned; seed=5 runs it"
+    assert unplanned(["experiment=ablation", "arm=gce@1", "seed=5"]) is None  # asked for by name
+    sweep = ["-m", "experiment=ablation"]
+    assert "planned_only=true" in configuration.for_hydra(sweep)
+    assert "planned_only=true" not in configuration.for_hydra([*sweep, "seed=5"])
+    for wrong, said in (("[{arms: [c], seeds: [0]}]", "'c'"), ("[0]", "expected a list of entries such as")):
+        with pytest.raises(ConfigurationError, match=re.escape(said)):
+            configuration.load_experiment("ablation", [f"arm_seeds={wrong}"])
 
 
 def test_a_run_knows_nothing_of_the_other_arms():
