@@ -1,4 +1,4 @@
-"""A loss, data set, metric or experiment is added by one Python file and at most one yaml, with no other edit."""
+"""A loss, a data set, a metric or an experiment is added by a Python file and at most one yaml, with no other edit."""
 
 import json
 

@@ -27,13 +27,13 @@ def copy_tree(folder: Path) -> Path:
 
 
 def command(folder: Path, *line: str, code: int = 0) -> str:
-    """Run `python LINE …` in a copy; returns what it printed on both channels.
+    """Run `python LINE …` in a copy; returns its output, followed by its errors.
 
     Raises:
         AssertionError: the exit code is not `code`.
     """
     environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    done = subprocess.run([sys.executable, *line], cwd=folder, env=environment, **pipes)
-    assert done.returncode == code, done.stdout
-    return done.stdout
+    done = subprocess.run([sys.executable, *line], cwd=folder, env=environment, capture_output=True, text=True)
+    said = done.stdout + done.stderr
+    assert done.returncode == code, said
+    return said
