@@ -79,7 +79,12 @@ def test_the_papers_parser(text, number):
 
 
 def test_answers_are_read_as_references_are():
-    for ours, wanted in (("#### $1,234.", "#### 1234"), (r"so \boxed{−5}", "-5"), ("1.5e3 m", "1,500"), ("3/4", "0.75")):
+    for ours, wanted in (
+        ("#### $1,234.", "#### 1234"),
+        (r"so \boxed{−5}", "-5"),
+        ("1.5e3 m", "1,500"),
+        ("3/4", "0.75"),
+    ):
         assert all_of([ours], [wanted])["accuracy"] == all_of([wanted], [ours])["accuracy"] == 1
 
 
@@ -261,7 +266,7 @@ def test_a_number_beyond_floats_leaves_its_split_defined(huge):
     assert got["spearman"] == pytest.approx(1) and got["log_r2"] > 0.99
 
 
-@given(st.lists(st.tuples(st.integers(-10**9, 10**9), st.integers(-10**9, 10**9)), min_size=3, max_size=8))
+@given(st.lists(st.tuples(st.integers(-(10**9), 10**9), st.integers(-(10**9), 10**9)), min_size=3, max_size=8))
 def test_errors_and_fits_do_not_depend_on_the_unit_even_beyond_floats(rows):
     p, y = (list(map(Decimal, column)) for column in zip(*rows, strict=True))
     shifted = [[number.scaleb(500) for number in column] for column in (p, y)]
