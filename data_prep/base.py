@@ -17,7 +17,6 @@ import inspect
 import json
 import os
 import pkgutil
-import re
 import shutil
 import sys
 import tempfile
@@ -29,6 +28,7 @@ from typing import Any, ClassVar
 
 from ntl import options
 from ntl.files import durable, file_sha256
+from ntl.number_grammar import parse_number
 from ntl.options import option
 from ntl.runs.identity import checked_name
 from ntl.text import expected_one_of, suggestion
@@ -65,10 +65,10 @@ def check_row(row: Any, answers: str, where: str) -> Row:
             raise DataError(f"{where}: `{key}` holds half a character (a lone surrogate). Correct or remove this row.")
     if not row["question"].strip():
         raise DataError(f"{where}: the question is empty. Correct or remove this row.")
-    if answers == "number" and not re.search(r"[0-9]", row["answer"]):
+    if answers == "number" and parse_number(row["answer"]) is None:
         raise DataError(
-            f"{where}: the answer {row['answer']!r} holds no number, but the answers of this data set must be numbers. "
-            "Correct or remove this row, or use a data set of texts."
+            f"{where}: the answer {row['answer']!r} holds no number, but the answers of this data set must be numbers, "
+            "written as docs/numbers.md says. Correct or remove this row, or use a data set of texts."
         )
     return dict(row)
 

@@ -1,8 +1,9 @@
 """Anyone's questions and answers, from files: `dataset=custom dataset.train=a.jsonl dataset.test=b.csv`.
 
 A file is jsonl (one object a line), csv or tsv (with a header; quoted as spreadsheets do), or parquet. It has a column
-of questions and one of answers; other columns are left out. Numbers that are no text become plain decimals. All rows
-are read before any work starts, and bad ones are listed by file and line.
+of questions and one of answers; other columns are left out. All rows are read before any work starts, and bad ones are
+listed by file and line. Numbers in answers are written as plain decimals: those that are no text in the file, and those
+in text by the grammar of `docs/numbers.md` with the declared decimal mark and separator of thousands.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from data_prep.base import (
     text_lines,
 )
 from ntl.files import file_sha256
+from ntl.number_grammar import LONGEST, PLAIN, Style, is_number, malformed, parse_number, plain_answer
 from ntl.options import option, redeclared
 from ntl.text import plain_number
 
 SHOWN = 10  # bad rows in a message
 DELIMITERS = {",": "comma", "\t": "tab", ";": "semicolon", "|": "vertical bar"}  # the first two are taken
-LONGEST = 10_000  # places of a number: beyond it, 1e999999999 would be written out as a billion digits
-_NUMBER = re.compile(r"\s*[+-]?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*")
+MARKS = {"none": "", "point": ".", "comma": ",", "space": " "}
 _DIGIT, _LETTER = re.compile("[0-9]"), re.compile("[A-Za-z]")
-# The last number of an answer, written so that it would be read as another: 1,234 as 234, 1e5 as 5.
-_MISREAD = re.compile(r"[0-9](?:,[0-9]{3}(?:\.[0-9]+)?|[eE][+-]?[0-9]+)[^0-9]*$")
+# An answer of these alone is meant as one number; in any other, the last number counts.
+_NUMBER_ONLY = re.compile(r"[\d\s.,:'’_()/+$€£¥₹\u2010-\u2015\u2212-]*")
 
 
 class Read(NamedTuple):
@@ -48,6 +49,7 @@ class Read(NamedTuple):
     where: str
     row: Row | None
     complaint: str | None = None
+    typed: bool = False  # the answer is a number in the file, not a text
 
 
 @dataclass
@@ -72,6 +74,13 @@ class Custom(Dataset):
         "number: the last number of an answer counts; text; auto: number if every answer is one",
         choices=("auto", "number", "text"),
     )
+    decimal: str = option("point", "decimal mark of the answers", choices=("point", "comma"), identity=False)
+    thousands: str = option(
+        "none",
+        "what separates thousands in the answers; none: no mark that may be another",
+        choices=MARKS,
+        identity=False,
+    )
     validation_share: float = option(0.1, "of train, where no validation file is given", above=0, below=1)
     seed: int = option(0, "seed of what is drawn", at_least=0)
 
@@ -79,9 +88,11 @@ class Custom(Dataset):
         super().check()
         if self.folder and not Path(self.folder).is_dir():
             raise ValueError(f"folder: got {self.folder!r}, which is no folder; expected the one that holds the files.")
+        if self.decimal == self.thousands:
+            raise ValueError(f"thousands: got {self.thousands!r}, which is the decimal mark; expected another mark.")
         reads = [read for path in self.files().values() for read in self._read(path)]
-        kind = kind_of(reads) if self.answers == "auto" else self.answers
-        bad = [f"\n  {read.where}: {problem}" for read in reads if (problem := complaint(read, kind))]
+        kind = kind_of(reads, self.style) if self.answers == "auto" else self.answers
+        bad = [f"\n  {read.where}: {problem}" for read in reads if (problem := complaint(read, kind, self.style))]
         if bad:
             more = f"\n  … and {len(bad) - SHOWN:,} more" if len(bad) > SHOWN else ""
             raise DataError(
@@ -90,6 +101,11 @@ class Custom(Dataset):
                 + more
             )
         self.answers = kind
+
+    @property
+    def style(self) -> Style:
+        """How the answers' numbers are written."""
+        return Style(MARKS[self.decimal], MARKS[self.thousands])
 
     def files(self) -> dict[str, Path]:
         """Return the file of each split that has one; ValueError if one is missing or of an unknown kind."""
@@ -113,12 +129,12 @@ class Custom(Dataset):
 
     def stamp(self) -> Any:
         files = {split: file_sha256(path) for split, path in self.files().items()}
-        return [files, self.question_column, self.answer_column]
+        return [files, self.question_column, self.answer_column, self.decimal, self.thousands]
 
     def produce(self, work: Work) -> Iterator[tuple[str, Iterable[Row]]]:
         files = self.files()
         work.source["files"] = {split: {"name": p.name, "sha256": file_sha256(p)} for split, p in files.items()}
-        rows = {split: [read.row for read in self._read(path)] for split, path in files.items()}
+        rows = {split: [self._row(read) for read in self._read(path)] for split, path in files.items()}
         yield "test", rows["test"]
         if "validation" not in rows:
             # All rows of one question stay together, and a test question is no choice for validation.
@@ -130,6 +146,11 @@ class Custom(Dataset):
             rows["train"] = [row for row in rows["train"] if row["question"] not in chosen]
         yield "validation", rows["validation"]
         yield "train", rows["train"]
+
+    def _row(self, read: Read) -> Row:
+        if self.answers == "text" or read.typed:
+            return read.row
+        return read.row | {"answer": plain_answer(read.row["answer"], self.style)}
 
     def _read(self, path: Path) -> list[Read]:
         state = path.stat()
@@ -169,7 +190,7 @@ def read_row(where: str, values: Mapping[str, Any], question: str, answer: str) 
         row[key] = text
     if not row["question"].strip():
         return Read(where, None, "the question is empty")
-    return Read(where, row)
+    return Read(where, row, typed=not isinstance(values[answer], str))
 
 
 def missing_column(key: str, column: str, columns: Iterable[str]) -> str:
@@ -204,31 +225,49 @@ def as_text(value: Any) -> str | None:
     return None
 
 
-def kind_of(reads: Iterable[Read]) -> str:
-    """Return "number" if every answer is a plain number, else "text"; DataError if most only look like numbers."""
-    answers = [(read.where, read.row["answer"]) for read in reads if read.row]
-    others = [(where, answer) for where, answer in answers if not _NUMBER.fullmatch(answer)]
-    like_numbers = sum(bool(_DIGIT.search(answer)) and not _LETTER.search(answer) for _, answer in answers)
+def kind_of(reads: Iterable[Read], style: Style = PLAIN) -> str:
+    """Return "number" if every answer is a number alone, else "text"; DataError if most only look like numbers."""
+    answers = [read for read in reads if read.row]
+    others = [read for read in answers if number_problem(read, style, alone=True)]
+    like_numbers = [read for read in answers if _DIGIT.search(read.row["answer"])]
+    like_numbers = sum(not _LETTER.search(read.row["answer"]) for read in like_numbers)
     if not others:
         return "number"
     if 2 * like_numbers <= len(answers):
         return "text"
     raise DataError(
         f"answers=auto: most answers look like numbers, but {len(others):,} of {len(answers):,} are no plain ones. The "
-        f"first is {others[0][1][-80:]!r} ({others[0][0]}). Correct these, or say answers=number (the last number of "
-        "an answer counts) or answers=text."
+        f"first is {others[0].row['answer'][-80:]!r} ({others[0].where}). Correct these, declare how they are written "
+        "(dataset.decimal, dataset.thousands; see docs/numbers.md), or say answers=number (the last number of an "
+        "answer counts) or answers=text."
     )
 
 
-def complaint(read: Read, kind: str) -> str | None:
+def complaint(read: Read, kind: str, style: Style = PLAIN) -> str | None:
     """Return what keeps a row from being used, or None."""
-    if read.row is None or kind == "text":
-        return read.complaint
+    return read.complaint if read.row is None or kind == "text" else number_problem(read, style)
+
+
+def number_problem(read: Read, style: Style, alone: bool = False) -> str | None:
+    """Return why the number of an answer cannot be read without doubt, or None.
+
+    Args:
+        alone: whether the answer must be one number and nothing else; one without words must be in any case.
+    """
     answer = read.row["answer"]
-    if not _DIGIT.search(answer):
+    if read.typed:
+        return None
+    if is_number(answer, style):
+        if plain_answer(answer, style) is None:
+            return f"the answer {answer[-80:]!r} has no finite decimal form, expected a decimal"
+        return None
+    declare = "if the marks are meant so, declare dataset.decimal and dataset.thousands (docs/numbers.md)"
+    if found := malformed(answer, style):
+        return f"the answer {answer[-80:]!r} ends in {found[-80:]!r}, which is no number here: correct it, or {declare}"
+    if parse_number(answer, style) is None:
         return f"the answer {answer[-80:]!r} holds no number, expected one (answers=text takes any text)"
-    if _MISREAD.search(answer):
-        return f"the answer {answer[-80:]!r} ends in a number with separators or an exponent, expected plain digits"
+    if alone or _NUMBER_ONLY.fullmatch(answer):
+        return f"the answer {answer[-80:]!r} is not one number: correct it, or {declare}"
     return None
 
 

@@ -16,19 +16,17 @@ from typing import Any, ClassVar
 
 from data_prep.base import DataError, Dataset, Row, Work, check_row, json_lines, published_file
 from data_prep.hub import HubDataset
+from ntl.number_grammar import PLAIN, Style, is_number, plain_numbers
 from ntl.options import option, redeclared
 
-# A space separates thousands in some solutions (`80 000`); in `12 200-kilobyte videos` it does not.
-_SEPARATED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:(?:,[0-9]{3})+(?!,[0-9])|(?: [0-9]{3})+(?!-[A-Za-z]))(?![0-9])")
-_BARE_POINT = re.compile(r"(?<![0-9])\.(?=[0-9])")
+STYLE = Style(thousands=", ")  # a blank separates thousands in some solutions: `80 000`
+_BARE_POINT = re.compile(r"(?<![0-9])\.(?=[0-9])")  # also where no number follows: `$560x.0.30`
 _MARK = re.compile(r"<<[^<>]*>>")
-_FINAL = re.compile(r"#### *-?[0-9]+(?:\.[0-9]+)?\s*")
 
 
 def normalise(text: str) -> str:
     """Return `text` with its numbers written plainly: `1,234` as `1234`, `.5` as `0.5`; `12.5` and `4,5` stay."""
-    plain = _SEPARATED.sub(lambda match: re.sub("[, ]", "", match.group()), text)
-    return _BARE_POINT.sub("0.", plain)
+    return _BARE_POINT.sub("0.", plain_numbers(text, STYLE))
 
 
 @dataclass
@@ -73,6 +71,6 @@ class GSM8K(HubDataset):
     def _row(self, where: str, problem: Mapping[str, Any]) -> Row:
         row = check_row(problem, "number", where)
         answer = normalise(row["answer"] if self.marks else _MARK.sub("", row["answer"]))
-        if not _FINAL.fullmatch(answer[answer.rfind("####") :]):
+        if "####" not in answer or not is_number(answer.rpartition("####")[2], PLAIN):
             raise DataError(f"{where}: the solution ends in {row['answer'][-40:]!r}, expected #### and a number.")
         return {"question": normalise(row["question"]), "answer": answer}

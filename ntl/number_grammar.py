@@ -26,7 +26,7 @@ class Style:
 
     Attributes:
         decimal: the decimal mark, "." or ",".
-        thousands: what may separate groups of three digits: ",", "." or a blank; empty: none of these.
+        thousands: the characters that may separate groups of three digits, of ",", "." and a blank.
     """
 
     decimal: str = "."
@@ -36,6 +36,7 @@ class Style:
 ENGLISH = Style()  # references and model output
 PLAIN = Style(thousands="")  # number columns, unless the data set declares otherwise
 
+_QUOTIENT = Context(prec=50)
 _CURRENCY = "$€£¥₹"
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 _VULGAR = "¼-¾⅐-⅞↉"
@@ -81,28 +82,36 @@ def malformed(text: str, style: Style = ENGLISH) -> str | None:
     return last.group() if last is not None and _value(last, style) is None else None
 
 
-def plain_text(text: str, style: Style = ENGLISH) -> str | None:
-    """Return `text` with its numbers written as plain ASCII decimals, which `ENGLISH` reads as `style` reads `text`.
+def plain_answer(text: str, style: Style = PLAIN) -> str | None:
+    """Return an answer with its numbers written plainly: `ENGLISH` then reads it as `style` reads `text`.
 
-    A text that is one number becomes that number: `1.234,50 €` is `1234.50`, `1/4` is `0.25`, and a plain decimal stays
-    as it is. In other texts signs, digits, separators and decimal marks are rewritten, and what is malformed is not.
+    An answer that is one number becomes that number: `1.234,50 €` is `1234.50`, `1/4` is `0.25`, and a plain decimal
+    stays as it is. In any other text, the numbers are rewritten as `plain_numbers` does.
 
     Returns:
         None for a number without a finite decimal form, such as `1/3`.
     """
-    alone = _alone(text, style)
-    if alone is not None:
-        if _SIGNED.fullmatch(text.strip()) and Decimal(text.strip()) == alone:
-            return text
-        exact = _exact(text, style)
-        return None if exact is None else f"{exact:f}"
+    found = _alone(text, style)
+    if found is None:
+        return plain_numbers(text, style)
+    number, fraction = _value(found, style), _fraction(found, style)
+    if _SIGNED.fullmatch(text.strip()) and Decimal(text.strip()) == number:
+        return text
+    return None if fraction is not None and abs(Fraction(number)) != fraction else f"{number:f}"
+
+
+def plain_numbers(text: str, style: Style = ENGLISH) -> str:
+    """Return a text with the digits, signs, separators and decimal marks of its numbers in plain ASCII.
+
+    `1,234` becomes `1234`, and `.5` becomes `0.5`; fractions and exponents stay, and so does what is malformed.
+    """
     changed, end = [], 0
     written = _ascii(text, style)
     for found in _candidates(written, style):
-        if _value(found, style) is not None:
-            rewritten = _numeral(style).sub(lambda numeral: _digits(numeral.group(), style), found.group())
-            changed += [text[end : found.start()], rewritten]
-            end = found.end()
+        parts = re.sub("[^/:]+", lambda run: _rewritten(run.group(), style), found["parts"] or "")
+        start, stop = found.span("parts") if found["parts"] else (found.end(), found.end())
+        changed += [text[end : found.start()], written[found.start() : start], parts, written[stop : found.end()]]
+        end = found.end()
     return "".join([*changed, text[end:]])
 
 
@@ -168,9 +177,8 @@ def _candidates(text: str, style: Style) -> Iterator[re.Match[str]]:
 
 @cache
 def _candidate(style: Style) -> re.Pattern[str]:
-    decimal = re.escape(style.decimal)
-    separators = rf"[.,]|{_SEPARATORS}" + ("|[ ](?=[0-9]{3}(?![0-9]))" if style.thousands == " " else "")
-    run = rf"(?:(?<![0-9])[0-9]+|(?<![\w.,]){decimal}[0-9]+)(?:(?:{separators})[0-9]+)*"
+    separators = rf"[.,]|{_SEPARATORS}" + ("|[ ](?=[0-9]{3}(?![0-9]|-[A-Za-z]))" if " " in style.thousands else "")
+    run = rf"(?:(?<![0-9])[0-9]+|(?:(?<![\w.,])|(?<=[0-9]x))[.,][0-9]+)(?:(?:{separators})[0-9]+)*"
     exponent = r"[+-]?[0-9]{1,9}"
     return re.compile(
         rf"""
@@ -179,7 +187,7 @@ def _candidate(style: Style) -> re.Pattern[str]:
         (?:
             \\[dt]?frac\{{(?P<top>[0-9]+)\}}\{{(?P<bottom>[0-9]+)\}}
             | (?:(?<![0-9.,/:])(?P<before>[0-9]{{1,3}})\ ?)?(?P<vulgar>[{_VULGAR}])
-            | (?<![0-9.,/:])(?P<whole>[0-9]{{1,3}})\ (?P<over>[0-9]+)/(?P<under>[0-9]+)(?![0-9/:]|[.,][0-9])
+            | (?<![0-9.,/:])(?P<whole>[0-9]{{1,3}})\ (?P<over>[1-9][0-9]?)/(?P<under>[0-9]+)(?![0-9/:]|[.,][0-9])
             | (?P<parts>{run}(?:[/:]{run})*)
             (?:
                 [eE](?P<e>{exponent})(?![\w])
@@ -197,7 +205,7 @@ def _candidate(style: Style) -> re.Pattern[str]:
 @cache
 def _numeral(style: Style) -> re.Pattern[str]:
     decimal = re.escape(style.decimal)
-    separator = _SEPARATORS + (f"|{re.escape(style.thousands)}" if style.thousands else "")
+    separator = _SEPARATORS + (f"|[{style.thousands}]" if style.thousands else "")
     grouped = rf"[1-9][0-9]{{0,2}}(?P<separator>{separator})[0-9]{{3}}(?:(?P=separator)[0-9]{{3}})*(?![0-9])"
     return re.compile(rf"(?:{grouped}|[0-9]+)(?:{decimal}[0-9]+)?|{decimal}[0-9]+")
 
@@ -210,9 +218,13 @@ def _digits(numeral: str, style: Style) -> str:
 
 def _plain(run: str, style: Style) -> Decimal | None:
     """Return the value of digits with separators, or None where the separators do not form a number."""
-    if len(run) > LONGEST or not _numeral(style).fullmatch(run):
+    if len(run) >= LONGEST or not _numeral(style).fullmatch(run):
         return None
     return Decimal(_digits(run, style))
+
+
+def _rewritten(run: str, style: Style) -> str:
+    return run if _plain(run, style) is None else _digits(run, style)
 
 
 def _fraction(found: re.Match[str], style: Style) -> Fraction | None:
@@ -223,14 +235,12 @@ def _fraction(found: re.Match[str], style: Style) -> Fraction | None:
         top, _, bottom = unicodedata.normalize("NFKC", found["vulgar"]).partition("\u2044")
     elif found["over"]:
         whole, top, bottom = found["whole"], found["over"], found["under"]
-        if len(top) > LONGEST or int(top) >= int(bottom):
-            return None
-    elif found["parts"] and found["parts"].count("/") == 1:
+    elif found["parts"] and re.fullmatch("[^/:]+/[^/:]+", found["parts"]):
         top, bottom = found["parts"].split("/")
-    # Python reads integers of at most 4,300 digits
-    if not (top and top.isdigit() and bottom.isdigit() and len(top) + len(bottom) < 4000 and int(bottom)):
+    numbers = [None if part is None else _plain(part, style) for part in (whole, top, bottom)]
+    if None in numbers or not numbers[2] or (found["over"] and numbers[1] >= numbers[2]):
         return None
-    return int(whole) + Fraction(int(top), int(bottom))
+    return Fraction(numbers[0]) + Fraction(numbers[1]) / Fraction(numbers[2])
 
 
 def _value(found: re.Match[str], style: Style) -> Decimal | None:
@@ -239,9 +249,7 @@ def _value(found: re.Match[str], style: Style) -> Decimal | None:
     if fraction is not None:
         if found["e"] or found["ten"] or found["super_ten"] or found["raised"] or found["super"]:
             return None
-        number = Context(prec=max(50, len(str(fraction.numerator)))).divide(
-            Decimal(fraction.numerator), Decimal(fraction.denominator)
-        )
+        number = _QUOTIENT.divide(Decimal(fraction.numerator), Decimal(fraction.denominator))
     elif found["parts"] is None or (number := _plain(found["parts"], style)) is None:
         return None
     raised = found["raised"] or (found["super"] or "").translate(_SUPERSCRIPTS)
@@ -259,20 +267,9 @@ def _value(found: re.Match[str], style: Style) -> Decimal | None:
     return number.copy_negate() if found["sign"] == "-" else number
 
 
-def _match_alone(text: str, style: Style) -> re.Match[str] | None:
-    r"""Return the candidate that a text consists of, a currency sign on either side and a full stop aside."""
+def _alone(text: str, style: Style) -> re.Match[str] | None:
+    r"""Return the number that a text consists of, a currency sign on either side and a full stop aside."""
     written = _ascii(text, style).strip()
     written = re.sub(rf"^\\?[{_CURRENCY}] ?|(?<=[0-9])(?: ?[{_CURRENCY}])?\.?$", "", written)
-    return _candidate(style).fullmatch(written)
-
-
-def _alone(text: str, style: Style) -> Decimal | None:
-    found = _match_alone(text, style)
-    return None if found is None or found["power"] is not None else _value(found, style)
-
-
-def _exact(text: str, style: Style) -> Decimal | None:
-    """Return the value of a text that is one number, or None if it has no finite decimal form."""
-    found = _match_alone(text, style)
-    number, fraction = _value(found, style), _fraction(found, style)
-    return number if fraction is None or abs(Fraction(number)) == fraction else None
+    found = _candidate(style).fullmatch(written)
+    return None if found is None or found["power"] is not None or _value(found, style) is None else found

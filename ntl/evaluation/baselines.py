@@ -17,9 +17,9 @@ DECIMALS = 6  # that the mean is rounded to, half to even
 def trivial_answers(training_answers: Iterable[str], kind: Literal["number", "text"] = "number") -> dict[str, str]:
     """The one answer that each trivial predictor gives to every question, as text.
 
-    Numbers (see `ntl.number_grammar`) of the training answers: the mean rounded to six decimals, the median (the mean of the middle
-    two for an even count, not rounded), the most frequent number (the smallest of several). Texts: the most frequent
-    text, white space at either end removed (the first in alphabetical order of several).
+    Numbers of the training answers (`ntl.number_grammar`): the mean rounded to six decimals, the median (the mean of
+    the middle two for an even count, not rounded), the most frequent number (the smallest of several). Texts: the most
+    frequent text, white space at either end removed (the first in alphabetical order of several).
 
     Returns:
         Text by predictor: "mean", "median", "most_frequent"; for texts "most_frequent" only.

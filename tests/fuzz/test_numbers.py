@@ -1,12 +1,22 @@
-"""Numbers in any text: a slow reader that follows the docstrings, and Python's own `Decimal`, as oracles."""
+"""Numbers in any text: a slow reader that follows the docstrings, Python's own `Decimal`, and what must not differ."""
 
-import math
 from decimal import Decimal, InvalidOperation
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ntl.numbers import SPACE_MARKERS, is_number, numbers_in, numeral, parse_number, signed_log10
+from ntl.number_grammar import (
+    ENGLISH,
+    PLAIN,
+    Style,
+    is_number,
+    malformed,
+    numbers_in,
+    parse_number,
+    plain_answer,
+    plain_numbers,
+)
+from ntl.numbers import SPACE_MARKERS, numeral
 
 # Any text, and text in which numbers, signs, dots, letters and brackets meet often.
 TEXTS = st.text(max_size=40) | st.text("0123456789.+-−,eE_ )]x\n²٣", max_size=40)
@@ -28,7 +38,7 @@ def word(char):
 
 
 def read_slowly(text):
-    """Return the numbers of a text as the comments of `ntl.numbers` tell them, character by character."""
+    """Return the numbers of a text as the comments of `ntl.number_grammar` tell them, character by character."""
     found, at = [], 0
     while at < len(text):
         start = at
@@ -57,20 +67,6 @@ def read_slowly(text):
 def test_numbers_in_text(text):
     expected = read_slowly(text)
     assert [match.group() for match in numbers_in(text)] == expected
-    number = parse_number(text)
-    assert number == (Decimal(expected[-1]) if expected else None)
-    if number is not None:
-        assert number.is_finite() and not math.isnan(signed_log10(number))
-        assert float(number) == float(expected[-1])
-
-
-@settings(deadline=None, max_examples=5 * settings.default.max_examples)  # they are cheap
-@given(TEXTS)
-def test_one_number_alone(text):
-    bare = text.strip()
-    assert is_number(text) == (decimal(bare) is not None and not bare.endswith("."))
-    if is_number(text):
-        assert parse_number(text) == Decimal(bare)
 
 
 @settings(deadline=None, max_examples=5 * settings.default.max_examples)  # they are cheap
@@ -85,3 +81,58 @@ def test_numerals(marker, text):
 @given(TEXTS, st.decimals(allow_nan=False, allow_infinity=False))
 def test_a_number_at_the_end_is_read_exactly(text, number):
     assert parse_number(f"{text} {number:f}") == number
+
+
+STYLES = [ENGLISH, PLAIN, Style(",", ""), Style(",", "."), Style(",", " "), Style(".", " "), Style(".", ", ")]
+SPELLINGS = TEXTS | st.text("0123456789.,+-−–eE^/: ×x*·{}_'()[]\\$€%½²³٣３٫\u00a0abc", max_size=30)
+
+
+@settings(deadline=None, max_examples=5 * settings.default.max_examples)  # they are cheap
+@given(SPELLINGS, st.sampled_from(STYLES))
+def test_rewritten_text_is_read_as_the_original(text, style):
+    number = parse_number(text, style)
+    assert number is None or number.is_finite()
+    if malformed(text, style):
+        assert number is None and not is_number(text, style)
+        return
+    written = plain_answer(text, style)
+    if written is None:
+        assert is_number(text, style)  # a fraction without a finite decimal form
+    else:
+        assert parse_number(written, ENGLISH) == number
+        if is_number(text, style):
+            assert re.fullmatch(r"\s*[+-]?[0-9]*(\.[0-9]+)?\s*", written)
+
+
+@settings(deadline=None, max_examples=5 * settings.default.max_examples)  # they are cheap
+@given(SPELLINGS, st.sampled_from(STYLES))
+def test_numbers_are_rewritten_once(text, style):
+    once = plain_numbers(text, style)
+    if style.decimal == ".":
+        assert plain_numbers(once, style) == once
+
+
+SPELT = [
+    lambda d: d,
+    lambda d: d.translate(str.maketrans("0123456789", "٠١٢٣٤٥٦٧٨٩")),
+    lambda d: f"${d}",
+    lambda d: f"{d} €",
+]
+
+
+@settings(deadline=None, max_examples=5 * settings.default.max_examples)  # they are cheap
+@given(
+    st.decimals(-(10**12), 10**12, allow_nan=False, places=3),
+    st.sampled_from(STYLES),
+    st.sampled_from(SPELT),
+    st.sampled_from("-−–"),
+    st.booleans(),
+)
+def test_a_number_written_in_a_style_is_read_in_it(number, style, spelt, minus, grouped):
+    text = f"{abs(number):{',' if grouped and style.thousands else ''}f}"
+    text = text.translate(str.maketrans(",.", f"{style.thousands[:1] or ','}{style.decimal}"))
+    text = spelt(text)
+    text = minus + text if number.is_signed() else text
+    assert is_number(text, style) and parse_number(text, style) == number
+    assert parse_number(f"so 1 and {text}.", style) == number
+    assert Decimal(plain_answer(text, style)) == number

@@ -1,8 +1,8 @@
 """Errors and fits of numbers.
 
-`predictions` and `labels` are equally long sequences of Decimal, used as they are: `score` clips. Differences, quotients
-and logarithms are taken of Decimals, and only results become floats: a number above 1e308 leaves every metric of its
-split defined. A metric is undefined for size only where its own value lies beyond double precision.
+`predictions` and `labels` are equally long sequences of Decimal, used as they are: `score` clips. Differences,
+quotients and logarithms are taken of Decimals, and only results become floats: a number above 1e308 leaves the metrics
+of its split defined. One is undefined for size only where its own value lies beyond double precision.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def score(
     Args:
         generated: what the model wrote, one text per question.
         references: the right answers in the same order. With `kind="number"` each must hold a number.
-        kind: "number" if the number of an answer is what counts (see `ntl.number_grammar`), "text" if the text itself does.
+        kind: "number" if the number of an answer counts (see `ntl.number_grammar`), "text" if the text itself does.
         fill: the number that counts for an answer without one in the metrics ending in `_filled`.
         groups: the group of each question, such as its module; None for a question in "all" only.
         token_stats: sums for "all", or for each group by name.
@@ -93,8 +93,8 @@ class _NumberRows:
         if None in labels:
             row = labels.index(None)
             raise ValueError(
-                f"got a reference without a number (question {row}: {references[row]!r}), expected one in each, written "
-                'as docs/numbers.md says: correct it, or score such answers with kind="text"'
+                f"got a reference without a number (question {row}: {references[row]!r}), expected one in each, as "
+                'docs/numbers.md says: correct it, or score such answers with kind="text"'
             )
         answers = [parse_number(text) for text in generated]
         pairs = list(zip(answers, labels, strict=True))
