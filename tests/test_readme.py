@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from helpers import accumulated, tiny
+
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 
@@ -11,12 +13,15 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
-def test_the_loss_for_anyones_trainer_is_what_the_readme_says() -> None:
-    (example,) = [block for block in blocks("python") if "compute_loss_func" in block]
-    imports = "\n".join(line for line in example.splitlines() if line.startswith("from"))
-    namespace: dict = {}
-    exec(imports, namespace)  # the names exist where the README imports them from
-    assert {"CrossEntropyWithNTL", "NumberVocabulary"} <= namespace.keys()
+def test_the_loss_for_anyones_trainer_is_what_the_readme_says(tmp_path: Path) -> None:
+    (example,) = [block for block in blocks("python") if "ObjectiveMixin" in block]
+    using = accumulated.trainer("gpt2", tmp_path, exact=True)
+    names = {"tokenizer": tiny.encoding().tokenizer, "args": using.args, "data": using.train_dataset}
+    names["model"] = tiny.model("gpt2").train()
+    exec(example, names)
+    names["trainer"].data_collator = using.data_collator
+    names["trainer"].train()
+    assert names["trainer"].state.global_step == 1
 
 
 def test_every_file_that_the_readme_links_to_exists() -> None:

@@ -229,7 +229,7 @@ class CrossEntropy(Objective):
                 "fewer labels (gradient accumulation, or several devices): the mean over number tokens is not exact, "
                 "and micro-batches without numbers weaken it. ntl.integrations.transformers.ObjectiveMixin is exact: "
                 "class NTLTrainer(ObjectiveMixin, Trainer), with objective=… in place of compute_loss_func=…",
-                stacklevel=4,
+                stacklevel=6,  # who called the objective, past torch.nn.Module
             )
 
 

@@ -1,4 +1,4 @@
-"""The losses need torch alone."""
+"""The losses need torch alone, and so does the mixin for Trainers."""
 
 import json
 import subprocess
@@ -11,6 +11,7 @@ import torch
 before = set(sys.modules)
 from ntl.losses import NumberTokenLoss, CrossEntropyWithNTL, NTLoss, NumberLevelLoss, GaussianCrossEntropy
 from ntl.losses.functional import cross_entropy_with_ntl
+from ntl.integrations.transformers import ObjectiveMixin
 from ntl.numbers import NumberVocabulary
 numbers = NumberVocabulary(ids=torch.arange(10), values=torch.arange(10.0), vocab_size=12)
 logits = torch.randn(2, 3, 12, requires_grad=True)
@@ -29,6 +30,8 @@ def test_nothing_but_torch_is_loaded():
     allowed = {*sys.stdlib_module_names, "ntl", "torch", "mpmath", *torchs, "typing_extensions"}
     assert {name.split(".")[0] for name in ours} <= allowed
     assert {name for name in ours if name.startswith("ntl.")} == {
+        "ntl.integrations",
+        "ntl.integrations.transformers",
         "ntl.losses",
         "ntl.losses._checks",
         "ntl.losses._distances",
