@@ -10,6 +10,7 @@ from typing import Literal
 from ntl.text import plain_number
 
 TRIVIAL = ("mean", "median", "most_frequent")
+CEILING = "ceiling"  # beside them in a record: a model that predicts every target, see `score.perfect`
 DECIMALS = 6  # that the mean is rounded to, half to even
 _PRECISE = Context(prec=1000)  # sums of answers stay exact
 

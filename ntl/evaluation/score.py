@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-
 from typing import TYPE_CHECKING
 
 from ntl.evaluation import metrics
@@ -15,8 +14,6 @@ from ntl.rows import Row
 if TYPE_CHECKING:
     from ntl.data import EncodedDataset
     from ntl.encodings import Encoding
-
-CEILING = "ceiling"  # the state of a record's metrics that a model would reach by predicting every target
 
 
 def score(answers: Answers, rows: Sequence[Row], *, kind: str, fill: str | None) -> Scores:
