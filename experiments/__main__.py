@@ -172,6 +172,17 @@ def runtime(args: argparse.Namespace) -> int:
     return tables(args) or figures(args)
 
 
+def loss_scale(args: argparse.Namespace) -> int:
+    """measure how strongly NTL acts beside CE on training text, and write the table; NAME: experiments, or key=value"""
+    from experiments.analysis import loss_scale as measured
+
+    overrides = [name for name in args.names if "=" in name]
+    names = [name for name in args.names if "=" not in name]
+    print(measured.run(names, overrides, args.results, args.data, args.tokenizers))
+    args.names = ["calibration/loss_scale"]
+    return tables(args)
+
+
 def everything(args: argparse.Namespace) -> int:
     """all of these that need no computation"""
     for command in (tables, figures, claims, status):
@@ -182,7 +193,7 @@ def everything(args: argparse.Namespace) -> int:
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     function.__name__: function
-    for function in (tables, figures, claims, status, plan, collect, publish, rescore, runtime)
+    for function in (tables, figures, claims, status, plan, collect, publish, rescore, runtime, loss_scale)
 }
 
 
@@ -225,7 +236,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace | int:
     results, outputs, data = (Path(in_repository(name)) for name in ("results", "outputs", "data"))
     parser.add_argument("--results", type=Path, default=results, help="published records and what rests on them alone")
     parser.add_argument("--outputs", type=Path, default=outputs, help="your runs, and what rests on them too")
-    parser.add_argument("--data", type=Path, default=data, help="of rescore: prepared data")
+    parser.add_argument("--data", type=Path, default=data, help="of rescore and loss_scale: prepared data")
+    parser.add_argument("--tokenizers", type=Path, help="of loss_scale: folder with t5/ and gpt2/, not the hub's")
     args = parser.parse_intermixed_args(arguments)
     if args.command is not None and args.command not in COMMANDS:
         from ntl.text import did_you_mean

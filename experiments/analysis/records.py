@@ -17,11 +17,12 @@ from typing import Any
 
 from experiments.config.compose import Experiment, run_config
 from experiments.config.paths import in_repository
-from ntl.evaluation.baselines import TRIVIAL
+from ntl.evaluation.baselines import CEILING, TRIVIAL
 from ntl.runs.record import is_finite_number, leaves, read_json
 from ntl.runs.run import ALGORITHM_VERSION, RecordError, canonical, read_record
 
 __all__ = [
+    "CEILING",
     "RESCORED",
     "TRIVIAL",
     "UNTRAINED",
@@ -84,6 +85,12 @@ class Record:
     def data(self) -> str | None:
         """Fingerprint of the data that the run was trained and scored on."""
         return self.content["data"].get("fingerprint")
+
+    @property
+    def labels_per_number(self) -> float | None:
+        """Labels per number label of the training split, in the run's encoding; None where it is not known."""
+        found = (self.content["data"].get("training_labels") or {}).get("per_number")
+        return found if is_finite_number(found) else None
 
     @cached_property
     def key(self) -> str:

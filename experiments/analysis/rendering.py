@@ -13,8 +13,8 @@ import pandas as pd
 from tabulate import tabulate
 
 from experiments.analysis.frame import first_with_runs, frame
-from experiments.analysis.metrics import title
-from experiments.analysis.records import ArmRuns, command, disputed, from_where
+from experiments.analysis.metrics import describe, title
+from experiments.analysis.records import CEILING, ArmRuns, command, disputed, from_where
 from experiments.analysis.statistics import Paired
 from experiments.analysis.table import CONSTANTS, SPLITS, Computed, Section, Table
 
@@ -176,10 +176,48 @@ def notes(table: Table, experiment: str, numbers: pd.DataFrame, arms: Mapping[st
             " Compare the differences between arms, not the levels."
         )
     found += table.notes
+    found += _labels(arms) + _ceilings(table, arms)
     if ids := disputed(arms):
         found.append(f"The outputs hold other results of these runs; the published ones count: {', '.join(ids)}.")
     found += gaps(experiment, arms)
     return found
+
+
+def _labels(arms: Mapping[str, ArmRuns]) -> list[str]:
+    """The sentence on what λ is relative to, for the arms whose records say so."""
+    counts: dict[str, list[str]] = {}
+    for arm, runs in arms.items():
+        for value in {record.labels_per_number for record in runs.finished.values()} - {None}:
+            counts.setdefault(number(value), []).append(arm)
+    if not counts:
+        return []
+    shown = "; ".join(f"{count} ({_names(names)})" for count, names in counts.items())
+    return [
+        f"Labels per number label in training: {shown}. CE is a mean over labels and NTL one over number labels: per "
+        "number token, NTL weighs λ times this relative to CE. For λ in units of the published tokenizer see "
+        "`results/tables/calibration/loss_scale.md`."
+    ]
+
+
+def _ceilings(table: Table, arms: Mapping[str, ArmRuns]) -> list[str]:
+    """Sentences on what an arm cannot reach, even by predicting every target: its encoding loses part of a text."""
+    lost: dict[str, list[str]] = {}
+    for arm, runs in arms.items():
+        places = [
+            f"{title(name)} {number(value)} ({SPLITS.get(split, split)})"
+            for split in table.splits
+            for name in table.shown_metrics()
+            if describe(name).kind in ("score", "error")
+            for value in sorted(set(runs.values(split, name, state=CEILING).values()))
+            if value != (1 if describe(name).kind == "score" else 0)
+        ]
+        if places:
+            lost.setdefault(", ".join(places), []).append(arm)
+    return [
+        f"Ceiling of {_names(names)}: {places}; a model that predicts every target reaches no more, because the "
+        "encoding does not give back every reference answer as it is."
+        for places, names in lost.items()
+    ]
 
 
 def gaps(experiment: str, arms: Mapping[str, ArmRuns]) -> list[str]:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from ntl.data import EncodedDataset
     from ntl.encodings import Encoding
 
-CEILING = "ceiling"  # the state of a record's metrics that a model would reach by predicting every target
-
 
 def score(answers: Answers, rows: Sequence[Row], *, kind: str, fill: str | None) -> Scores:
     """Score answers against the rows' reference answers, for all of them and for each module that rows name.

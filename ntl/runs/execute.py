@@ -19,7 +19,8 @@ import torch
 from ntl import data as layouts
 from ntl import distributed, models, predict
 from ntl.evaluation import answer as evaluation
-from ntl.evaluation.score import CEILING, perfect, score, trivial
+from ntl.evaluation.baselines import CEILING
+from ntl.evaluation.score import perfect, score, trivial
 from ntl.quiet import quiet_libraries
 from ntl.runs import faults, tracking
 from ntl.runs.lease import LeaseLost

@@ -47,6 +47,7 @@ def write_record(
     *,
     failed: Mapping[str, str] | None = None,
     data: str = "data",
+    labels_per_number: float | None = None,
     algorithm_version: int = ALGORITHM_VERSION,
 ) -> Path:
     """Write the `record.json` of one run below `results/runs`; returns its path."""
@@ -60,7 +61,8 @@ def write_record(
         config=public(config),
         seed=config["seed"],
         metrics=scored or {},
-        data={"name": config["dataset"]["name"], "fingerprint": data},
+        data={"name": config["dataset"]["name"], "fingerprint": data}
+        | ({"training_labels": {"per_number": labels_per_number}} if labels_per_number else {}),
         model={"parameters": 915_000},
         code={"revision": None, "clean": None, "algorithm_version": algorithm_version},
     )

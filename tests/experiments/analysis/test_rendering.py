@@ -166,3 +166,17 @@ def test_a_decimal_has_a_true_minus_and_no_negative_zero():
 def test_a_difference_and_its_interval_have_the_same_places():
     assert interval(Paired(2.0, -8.0, 12.0, 0.5, 0.5, 3)) == "+2.00 [−8.00, +12.00]"
     assert interval(Paired(2.0, None, None, None, None, 1)) == "+2.000"
+
+
+def test_notes_say_what_lambda_is_relative_to_and_what_no_model_can_reach(tmp_path, ablation):
+    scored = scores(metrics(0.5, 0.2))
+    write_record(tmp_path, run_config(ablation, "ce", 0), scored, labels_per_number=1.75)
+    lossy = {"interpolate": {"all": metrics(0.987, 0.0)}, "extrapolate": {"all": metrics(1.0, 0.0)}}
+    write_record(tmp_path, run_config(ablation, "ce/subword", 0), scored | {"ceiling": lossy}, labels_per_number=2.5)
+    whole = {split: {"all": metrics(1.0, 0.0)} for split in lossy}
+    write_record(tmp_path, run_config(ablation, "ntl_was@0.3", 0), scored | {"ceiling": whole}, labels_per_number=1.75)
+    arms = arm_runs(ablation, load(tmp_path))
+    text = to_markdown(MAIN, "ablation", frame(MAIN, "ablation", arms), arms)
+    assert "Labels per number label in training: 1.750 (`ce`, `ntl_was@0.3`); 2.500 (`ce/subword`)." in text
+    (ceiling,) = [line for line in text.splitlines() if "Ceiling of" in line]
+    assert "Ceiling of `ce/subword`: Accuracy ↑ 0.987 (Interpolation); " in ceiling
