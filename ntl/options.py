@@ -167,7 +167,11 @@ def check_node(node: Mapping[str, Any], where: str, also: Iterable[str] = ()) ->
         OptionError: an unknown option (with the nearest), or a value that an option cannot have.
         ValueError: there is no class called `_target_`.
     """
-    declared = declared_by(node["_target_"])
+    cls = declaration(node["_target_"])
+    declared = options_of(cls) if cls else {}
+    for name, one in declared.items():
+        if one.default is REQUIRED and name not in node:
+            raise OptionError(f"{where}.{name}: expected {one.expected()}, got none; it has no default")
     for key, value in node.items():
         if key in declared:
             check_value(declared[key], value, where)
@@ -176,6 +180,8 @@ def check_node(node: Mapping[str, Any], where: str, also: Iterable[str] = ()) ->
             raise OptionError(did_you_mean("key", f"{where}.{key}", known, of=node["_target_"].rpartition(".")[2]))
         if isinstance(value, Mapping) and "_target_" in value and key in also:
             check_node(value, f"{where}.{key}")
+    if cls and not node["_target_"].endswith(f".{cls.__name__}"):  # an `Options`, which checks what goes together
+        cls(**{key: value for key, value in node.items() if key in declared})
 
 
 def declared_by(target: str) -> Mapping[str, Option]:

@@ -19,7 +19,6 @@ from typing import Any
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
-from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -30,14 +29,13 @@ from omegaconf.errors import OmegaConfBaseException
 from experiments.config import declared
 from experiments.config.paths import ROOT, in_repository
 from ntl.files import file_sha256, write_atomically
-from ntl.options import check_node, options_of
-from ntl.settings import EvalSettings, ModelSettings, TrainSettings, with_source
+from ntl.options import check_node
+from ntl.settings import with_source
 from ntl.text import did_you_mean, nearest
 
 CONF = ROOT / "conf"
 COMPOSED = ROOT / "outputs" / "cache" / "configurations"
 FREE = ("model.architecture.", "train.schedule_options.", "train.fsdp.")  # take keys that no yaml lists
-SETTINGS = {"model": ModelSettings, "train": TrainSettings, "eval": EvalSettings}
 DECLARED = ("model", "dataset", "loss", "train", "eval", "logger")  # groups whose options a class declares
 EXPERIMENT = ("experiment", "arms", "seeds", "arm_seeds")  # keys that say what an experiment consists of
 SWEEPS = ("-m", "--multirun")
@@ -66,11 +64,8 @@ class Experiment:
 
 
 def register() -> None:
-    """Make the settings' dataclasses and this suite's resolvers known to Hydra. Calling it twice is harmless."""
-    store = ConfigStore.instance()
+    """Make declared defaults and this suite's resolvers known to Hydra. Calling it twice is harmless."""
     declared.register()
-    for group, settings in SETTINGS.items():
-        store.store(group=group, name="schema", node=settings)
     OmegaConf.register_new_resolver("arm_names", lambda arms: ",".join(arms) or "null", replace=True)
     OmegaConf.register_new_resolver("in_repository", in_repository, replace=True)
     OmegaConf.register_new_resolver("planned_seeds", _seeds_of_all, replace=True)
@@ -114,8 +109,6 @@ def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
         del config[key]
     try:
         config["model"] = with_source(config["model"])
-        for name, settings in SETTINGS.items():
-            config[name]["_target_"] = f"{settings.__module__}.{settings.__qualname__}"
         for group in DECLARED:
             check_node(config[group], group, also=("encoding", "encoding_options") if group == "loss" else ())
     except ValueError as error:
@@ -337,8 +330,6 @@ def _unknown_key(key: str, known: Iterable[str], selections: Sequence[str]) -> s
 def _options(group: str, choice: str) -> set[str]:
     """The dotted keys that the yaml of a choice lists, those of its bases included."""
     path = CONF / group / f"{choice}.yaml"
-    if not path.is_file():  # a dataclass, whose keys every choice has
-        return set()
     content = OmegaConf.to_container(declared.complete(OmegaConf.load(path)))
     bases = [base for base in content.pop("defaults", ()) if isinstance(base, str) and base != "_self_"]
     return set(_keys(content)).union(*(_options(group, base) for base in bases)) - {"_target_"}
@@ -458,21 +449,9 @@ def _compose(overrides: Sequence[str]) -> dict[str, Any]:
         return OmegaConf.to_container(_composed_with_choices(tuple(overrides), str(CONF))[0], resolve=True)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         cause = error.__cause__ or error
-        if said := _wrong_type(getattr(cause, "full_key", None), overrides):
-            raise ConfigurationError(said) from None
         text = str(cause).split("\n    full_key", 1)[0].strip() or str(error)
         key = getattr(cause, "full_key", None)
         raise ConfigurationError(f"{text}{f' (key {key})' if key else ''}") from None
-
-
-def _wrong_type(key: str | None, overrides: Sequence[str]) -> str | None:
-    """What to say of an override of `key` if its value is not of the type that the settings give it."""
-    group, _, name = str(key).partition(".")
-    option = options_of(SETTINGS[group]).get(name) if group in SETTINGS else None
-    values = [o.value() for o in _parse(overrides) if o.get_key_element().lstrip("+") == key]
-    if option is None or not values or option.accepts(values[-1]):
-        return None
-    return f"{key}: got {values[-1]!r}, expected {option.expected()}"
 
 
 def _groups() -> set[str]:

@@ -325,7 +325,9 @@ IMPOSSIBLE = [
     (["dataset=custom"], "dataset.train: got no file, expected one (.jsonl, .csv, .tsv, .parquet)"),
     (["dataset.source=local"], "folder=<path"),
     (["seed=-1"], "seed"),
-    (["+loss.beta=3"], "loss.beta: ntl.losses.CrossEntropy takes no such option; it takes numbers, sigma"),
+    (["+loss.beta=3"], "unknown key 'loss.beta' of CrossEntropy; valid: loss.encoding, loss.encoding_options, loss."),
+    (["+loss.sigmma=3"], "unknown key 'loss.sigmma' of CrossEntropy; nearest: loss.sigma"),
+    (["loss=ntl_mse", "loss.squash=9"], "got squash=9 with kind='mse', expected kind='was'"),
     (["+train.momentum=3"], "momentum"),
     (["model.vocab_size=10"], "model.vocab_size"),
     (["model=gpt2_nano", "model.architecture.n_head=3"], "model.architecture"),
@@ -390,7 +392,7 @@ class TestCommandLines:
 
 def answer(*arguments):
     environment = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1"}
-    with at_most(10):
+    with at_most(5):
         done = subprocess.run(
             [sys.executable, "run.py", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True
         )
@@ -434,7 +436,19 @@ def test_hydras_own_options_pass(words):
 
 @pytest.mark.parametrize(
     "arguments",
-    [["los=ce"], ["-m", "experiment=ablation", "train.step=3"], ["predict"], ["predict", "--run=a", "1"], ["--run"]],
+    [
+        ["los=ce"],
+        ["-m", "experiment=ablation", "train.step=3"],
+        ["loss=ntl_was", "loss.wieght=1"],
+        ["loss=ntl_was", "loss.weight=much"],
+        ["loss=ntl_was", "loss.squash=9", "loss.sigma=1"],
+        ["loss=xval", "loss.encoding_options.positons=1"],
+        ["loss=rt", "loss.encoding_options.lowest=1"],
+        ["dataset=rjokes", "dataset.train_size=0"],
+        ["predict"],
+        ["predict", "--run=a", "1"],
+        ["--run"],
+    ],
     ids=" ".join,
 )
 def test_a_slip_is_answered_at_once(arguments):

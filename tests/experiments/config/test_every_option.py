@@ -14,26 +14,24 @@ CHOICES = [
     ["dataset=multiplication", "loss=regression_head", "model=t5_nano", "logger=none"],
 ]
 WRONG = ["many", "1.5", "-1", "0", "nan", "null", "[1]", "true", "''"]
-TEXTS = "model.name model.hub model.revision"  # the schema makes texts of numbers
 # What of the above an option may well be.
 FINE = {
-    "many": f"{TEXTS} model.lora.targets dataset.name dataset.folder dataset.hub dataset.revision dataset.url "
+    "many": "model.name model.hub model.revision model.lora.targets dataset.name dataset.folder dataset.hub dataset.revision dataset.url "
     "loss.name "
     "logger.project logger.entity logger.group paths.data paths.outputs paths.results",
-    "1.5": f"{TEXTS} model.lora.alpha loss.weight loss.sigma loss.squash loss.place_value loss.temperature "
+    "1.5": "model.lora.alpha loss.weight loss.sigma loss.squash loss.place_value loss.temperature "
     "train.learning_rate train.weight_decay train.max_grad_norm logger.timeout",
-    "-1": f"{TEXTS} train.keep_best eval.untrained loss.encoding_options.lowest",
-    "0": f"{TEXTS} model.lora.r model.lora.dropout model.architecture.dropout_rate model.architecture.resid_pdrop "
+    "-1": "train.keep_best eval.untrained loss.encoding_options.lowest",
+    "0": "model.lora.r model.lora.dropout model.architecture.dropout_rate model.architecture.resid_pdrop "
     "model.architecture.embd_pdrop model.architecture.attn_pdrop seed dataset.seed loss.weight loss.label_smoothing "
     "loss.encoding_options.lowest loss.encoding_options.highest loss.encoding_options.decimals train.warmup_steps "
     "train.weight_decay train.max_grad_norm train.gradient_norms_every train.workers train.keep_best eval.margin "
     "eval.untrained",
-    "nan": TEXTS,
     "null": "model.hub model.revision model.path model.question_tokens model.architecture.num_decoder_layers "
     "dataset.folder dataset.revision dataset.interpolation dataset.workers dataset.sha256 dataset.sha256.train "
     "dataset.sha256.dev dataset.sha256.test loss.sigma loss.squash loss.encoding_options.decimals train.eval_examples "
     "train.gradient_norms_every train.threads eval.examples logger.entity logger.group arm",
-    "true": f"{TEXTS} dataset.both dataset.marks loss.reweigh loss.encoding_options.log "
+    "true": "dataset.both dataset.marks loss.reweigh loss.encoding_options.log "
     "loss.encoding_options.standardise train.keep_best eval.untrained retry force",
 }
 FINE = {value: set(keys.split()) for value, keys in FINE.items()}

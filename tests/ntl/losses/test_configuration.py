@@ -1,24 +1,22 @@
 """Every yaml under conf/loss: complete, named as its file, and instantiable."""
 
-import inspect
 from pathlib import Path
 
 import pytest
 import torch
 from helpers import loss_reference as reference
-from hydra import compose, initialize_config_dir
 from hydra.utils import get_class, instantiate
-from omegaconf import OmegaConf
 
+from experiments.config.compose import compose
 from ntl.losses import Objective
+from ntl.options import defaults
 
 CONF = Path(__file__).parents[3] / "conf"
-NAMES = {path.stem for path in (CONF / "loss").glob("[!_]*.yaml")}
+NAMES = {path.stem for path in (CONF / "loss").glob("*.yaml")}
 
 
 def configuration(name, *overrides):
-    with initialize_config_dir(str(CONF), version_base=None):
-        return OmegaConf.to_container(compose(f"loss/{name}", overrides=list(overrides)).loss)
+    return compose([f"loss={name}", *overrides])["loss"]
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
@@ -32,11 +30,8 @@ def test_files_are_complete(name):
     if options or encoding not in Objective.encodings:
         its = get_class(options.pop("_target_"))
         assert its.name == encoding
-        # every option is listed, at its default, except for the source and what fitting has learnt
-        defaults = {name: p.default for name, p in inspect.signature(its).parameters.items()}
-        assert options == {name: default for name, default in defaults.items() if name not in ("source", "learnt")}
-    parameters = set(inspect.signature(target).parameters) - {"numbers"}
-    assert set(config) - {"_target_"} == parameters  # so that no override needs a `+`
+        its.check(family="t5", answers="number", decode="generate", **options)  # takes all that is declared for it
+    assert config.keys() - {"_target_"} == defaults(target.Options).keys()  # so that no override needs a `+`
     # `instantiate(config, numbers=…)` would turn the vocabulary, a dataclass, into a configuration
     objective = instantiate(config, _partial_=True)(reference.vocabulary())
     assert isinstance(objective, Objective)

@@ -28,8 +28,10 @@ class Data:
 
 
 class Loss:
-    def __init__(self, numbers, *, kind: str = "was", weight: float = 0.3):
-        pass
+    @dataclass(frozen=True)
+    class Options:
+        kind: str = option("was")
+        weight: float = option(0.3)
 
 
 @dataclass
@@ -65,15 +67,15 @@ def identity_of(**changes):
 
 
 SAME = {
-    "a class default": {"loss__kind": "was"},
+    "a default of its Options": {"loss__kind": "was"},
     "a dataclass default": {"dataset__modules": ["add", "sub"]},
     "a factory's default": {"dataset__options": {}, "model__architecture": {}},
-    "a function default": {"train__warmup": 10.0},
+    "an integer written as a float": {"train__warmup": 10.0},
     "an integral float": {"dataset__size": 50.0},
     "another spelling of a number": {"loss__weight": float("0.80")},
     "a folder": {"dataset__folder": "/home/somebody/data", "model__path": "/models/t5"},
     "an implementation": {"eval__batch_size": 7},
-    "a function's unmarked schedule": {"train__log_every": 99},
+    "an option outside the identity": {"train__log_every": 99},
     "the logger": {"logger": {"_target_": "ntl.runs.tracking.WandbTracker", "project": "x"}},
     "paths, arm, experiment, retry, force": {
         "paths__results": "/x",
@@ -94,7 +96,7 @@ DIFFERENT = {
     "steps": {"train__steps": 21},
     "architecture": {"model__architecture": {"d_model": 64}},
     "a name inside options": {"model__architecture": {"name": "x"}},
-    "a key that no signature knows": {"loss__extra": 1},
+    "a key that is not declared": {"loss__extra": 1},
     "beams": {"eval__beams": 7},
 }
 
