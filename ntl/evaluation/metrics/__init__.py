@@ -1,7 +1,7 @@
 """How well generated text answers: every metric compares text with text over a whole split.
 
 Nothing is averaged over batches. A question is scored from two strings, what the model wrote and the reference, so that
-every method passes through the same path; only `token_accuracy` and `perplexity` need sums that evaluation collects.
+every method passes through the same path; only those of `tokens` need sums that evaluation collects.
 
 The number of an answer is the last decimal in it (`ntl.numbers.parse_number`) and stays a `Decimal`: answers of thirty
 digits are compared digit by digit, and differences are taken before anything becomes a float.
