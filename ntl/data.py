@@ -236,6 +236,11 @@ def layout_for(model_is_encoder_decoder: bool, encoding: Encoding, loss_on: str 
     return EncoderDecoder(encoding) if model_is_encoder_decoder else DecoderOnly(encoding, loss_on)
 
 
+def answers_only(layout: Layout) -> Layout:
+    """The same layout with labels on the answer alone, whatever the loss is taken on."""
+    return DecoderOnly(layout.encoding) if isinstance(layout, DecoderOnly) else layout
+
+
 def model_inputs(batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The part of a batch that the model's `forward` takes."""
     return {key: value for key, value in batch.items() if not key.startswith("labels")}

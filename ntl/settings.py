@@ -109,6 +109,12 @@ class TrainSettings:
     precision: str = option("fp32", "precision of training", choices=("fp32", "bf16", "fp16"))
     eval_every: int = option(450, "steps between validations", at_least=1)
     eval_examples: int | None = option(None, "validation questions while training; null: all", at_least=1)
+    answer_examples: int = option(
+        0,
+        "validation questions that are answered at each validation, for curves of accuracy; 0: none",
+        at_least=0,
+        identity=False,
+    )
     keep_best: bool = option(True, "end with the checkpoint of the lowest validation loss (see Objective.selection)")
     log_every: int = option(50, "steps between rows of the training log", at_least=1, identity=False)
     gradient_norms_every: int | None = option(
@@ -142,5 +148,8 @@ class EvalSettings:
     batch_size: int = option(256, "questions that are answered at a time", at_least=1, identity=False)
     examples: int | None = option(None, "questions of each test split; null: all", at_least=1)
     decode: str = option("generate", "expected writes digit-wise expected values", choices=("generate", "expected"))
+    answer_tokens: int | None = option(
+        None, "limit of a generated answer; null: the longest training answer and margin", at_least=1
+    )
     margin: int = option(10, "tokens that an answer may be longer than the longest training answer", at_least=0)
     untrained: bool = option(True, "score the model before training as well")

@@ -191,6 +191,19 @@ def test_another_process_computes_the_same(done, record, command, tmp_path):
         assert again[part] == record[part]
 
 
+def test_answering_while_training_adds_curves_and_changes_nothing_else(done, record, command, tmp_path):
+    code, out, err = command(*SMALL, "loss=ntl_was", "train.answer_examples=3", *places(tmp_path))
+    assert code == 0, out + err
+    (again,) = records(tmp_path).values()
+    assert (again["id"], again["metrics"]) == (record["id"], record["metrics"])
+    assert again["files"]["predictions.parquet"] == record["files"]["predictions.parquet"]
+    before, after = (pd.read_parquet(*folder.glob("outputs/runs/*/*/history.parquet")) for folder in (done, tmp_path))
+    assert after[before.columns].equals(before)
+    added = after.drop(columns=before.columns)
+    assert {"eval_accuracy", "eval_nll", "eval_digit_error"} <= set(added)
+    assert added[["eval_accuracy", "eval_nll"]].notna().all(axis=None)
+
+
 def test_a_trained_model_answers(done, record, command):
     question = "What is 3 * 4?"
     code, by_id, _ = command("predict", f"run={record['id']}", f"paths.outputs={done / 'outputs'}", question, "12 * 3")

@@ -8,8 +8,8 @@ again changes no byte.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import matplotlib
@@ -52,6 +52,11 @@ class Figure:
     metrics: tuple[str, ...] = ()
     name: str = ""  # suffix of the file; the table's by default
     log: tuple[str, ...] = ()  # metrics on a logarithmic axis
+
+    def restricted(self, arms: Collection[str]) -> Figure | None:
+        """The same figure of these arms alone; see `Table.restricted`."""
+        table = self.table.restricted(arms)
+        return None if table is None else replace(self, table=table)
 
     def file_name(self, experiment: str) -> str:
         suffix = self.name or self.table.name

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from experiments.analysis.metrics import MEDIANS
@@ -100,6 +100,14 @@ class Table:
         for name in self.metrics:
             names += [name, MEDIANS[name]] if name in MEDIANS else [name]
         return tuple(dict.fromkeys(names))
+
+    def restricted(self, arms: Collection[str]) -> Table | None:
+        """The same table of these arms alone, for scales that have fewer arms; None without the baseline."""
+        if self.baseline not in arms:
+            return None
+        comparisons = tuple(one for one in self.comparisons if set(one.arms) <= set(arms))
+        shown = None if self.arms is None else tuple(arm for arm in self.arms if arm in arms)
+        return replace(self, arms=shown, comparisons=comparisons)
 
     def choose(self, experiment: str, arms: Mapping[str, Runs]) -> dict[str, Runs]:
         """The arms that the table shows, in the yaml's order.

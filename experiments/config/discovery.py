@@ -2,8 +2,8 @@
 
 A module declares what its experiment shows as `TABLES` and `FIGURES`, or, where that depends on what was measured, as
 functions `tables(results)` and `figures(results)`. The same module serves the experiment at the other scales,
-`pretrained/NAME`, `gpu/NAME` and `paper/NAME`, which differ in their yaml alone. Modules in other folders are never
-taken for experiments.
+`pretrained/NAME`, `gpu/NAME` and `paper/NAME`, which differ in their yaml alone; of a table they show the arms that
+they have. Modules in other folders are never taken for experiments.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from experiments.config.compose import ConfigurationError, experiment_names
+from experiments.config.compose import ConfigurationError, experiment_names, load_experiment
 from ntl.text import did_you_mean
 
 SCALES = ("pretrained", "gpu", "paper")
@@ -55,7 +55,12 @@ def declared(experiment: str, kind: str, results: Path) -> Sequence[Any]:
     """
     found = module(experiment)
     make = getattr(found, kind, None)
-    return make(results) if callable(make) else getattr(found, kind.upper(), ())
+    declarations = make(results) if callable(make) else getattr(found, kind.upper(), ())
+    if experiment.rpartition("/")[0] not in SCALES:
+        return declarations
+    arms = load_experiment(experiment).arms
+    restricted = [one.restricted(arms) if hasattr(one, "restricted") else one for one in declarations]
+    return [one for one in restricted if one is not None]
 
 
 def shown() -> list[str]:

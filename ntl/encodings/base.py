@@ -49,6 +49,8 @@ class Encoding:
         decodings: ways to choose the next token.
         because: the reason for these limits, for the error message.
 
+    Where an encoding adds layers to a model, `heads` names them: they are trained whole beside adapters.
+
     An encoding with a `blank`, the id of a token, has its answers filled in at that token (see `ntl.data.FillIn`). The
     answers of a `pooled` one are predicted from the end of the question (see `ntl.data.OneNumber`). The models of a
     `scratch_only` one are like no published model: no weights can be loaded.
@@ -64,6 +66,7 @@ class Encoding:
     answers: ClassVar[tuple[str, ...]] = ("number", "text")
     decodings: ClassVar[tuple[str, ...]] = ("generate",)
     because: ClassVar[str] = ""
+    heads: ClassVar[tuple[str, ...]] = ()
 
     decoder_start_id: int | None = None
 

@@ -32,6 +32,7 @@ class Scalar(Encoding):
     pooled = True
     answers = ("number",)
     because = "a regression head says one number and no text"
+    heads = ("number_head",)  # [NUM] itself is never read: its embedding need not be trained
 
     def __init__(
         self,

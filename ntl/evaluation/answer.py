@@ -1,7 +1,7 @@
 """Answering: a model writes an answer to every question of a split.
 
-All methods go through this one path; what is particular to one (how it generates) is its encoding's. Token accuracy
-and perplexity come from a teacher-forced pass and count label tokens only, over the whole split.
+All methods go through this one path; what is particular to one (how it generates) is its encoding's. Token accuracy,
+NLL and digit error come from a teacher-forced pass and count the answer's tokens only, over the whole split.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from torch.nn.functional import cross_entropy
 from tqdm.auto import tqdm
 
 from ntl import distributed, options
-from ntl.data import EncodedDataset, Layout, model_inputs
+from ntl.data import EncodedDataset, Layout, answers_only, model_inputs
 from ntl.evaluation.metrics import TokenStats
-from ntl.numbers import IGNORE_INDEX
+from ntl.losses.functional import expected_numbers
+from ntl.models.linear_head import labelled_logits
+from ntl.numbers import IGNORE_INDEX, NumberVocabulary
 from ntl.settings import EvalSettings
 
 if TYPE_CHECKING:
@@ -90,6 +92,7 @@ def answer(
     was_training = model.training
     model.eval()
     answered: dict[int, tuple[str, bool, TokenStats]] = {}
+    forced = answers_only(layout)
     share = distributed.share(list(_batches(data, layout, settings.batch_size)))
     hidden = title is None or distributed.rank() > 0
     bar = tqdm(total=sum(map(len, share)), desc=title, disable=hidden or None, leave=False)
@@ -99,7 +102,7 @@ def answer(
         generated = encoding.generate(
             model, prompts, max_new_tokens=max_new_tokens, num_beams=settings.beams, decode=settings.decode
         )
-        stats = _teacher_forced(model, _on_device(layout.train_batch(items), model))
+        stats = _teacher_forced(model, _on_device(forced.train_batch(items), model), encoding.numbers)
         for index, result, stat in zip(indices, generated, stats, strict=True):
             answered[index] = result.text, result.truncated, stat
         bar.update(len(indices))
@@ -111,19 +114,40 @@ def answer(
     return Answers(*([row[column] for row in in_order] for column in range(3)))
 
 
-def _teacher_forced(model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> list[TokenStats]:
-    labels = batch["labels"]
-    outputs = model(**model_inputs(batch))
-    if getattr(outputs, "logits", None) is None:  # a model that predicts no tokens has none to be right about
+def _teacher_forced(
+    model: PreTrainedModel, batch: dict[str, torch.Tensor], numbers: NumberVocabulary
+) -> list[TokenStats]:
+    """Return the sums over each row's labels; without any for a model that predicts no tokens."""
+    labels, valid = batch["labels"], batch["labels"] != IGNORE_INDEX
+    logits = labelled_logits(model, model_inputs(batch), labels)
+    if logits is None:
         return [TokenStats()] * len(labels)
-    logits = outputs.logits.float()
-    losses = cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORE_INDEX, reduction="none").double().sum(1)
-    valid = labels != IGNORE_INDEX
-    correct = ((logits.argmax(-1) == labels) & valid).sum(1)
+    logits, targets = logits.float(), labels[valid]
+    found = {
+        "correct": logits.argmax(-1) == targets,
+        "tokens": torch.ones_like(targets),
+        "nll_sum": cross_entropy(logits, targets, reduction="none").double(),
+    }
+    if _are_digits(numbers):
+        is_digit, values = numbers.mask(targets), numbers.to(targets.device).values
+        index = numbers.to(targets.device).lookup(targets).clamp_min(0)
+        errors = (expected_numbers(logits, numbers)[0].double() - values[index]).abs()
+        found |= {"digits": is_digit, "digit_error_sum": errors.where(is_digit, 0.0)}
+    row = valid.nonzero()[:, 0]
+    sums = {
+        name: torch.zeros(len(labels), dtype=torch.double, device=labels.device).index_add(0, row, values.double())
+        for name, values in found.items()
+    }
+    counts = ("correct", "tokens", "digits")
     return [
-        TokenStats(correct=c, tokens=t, nll_sum=n)
-        for c, t, n in zip(correct.tolist(), valid.sum(1).tolist(), losses.tolist(), strict=True)
+        TokenStats(**{name: int(values[i]) if name in counts else float(values[i]) for name, values in sums.items()})
+        for i in range(len(labels))
     ]
+
+
+def _are_digits(numbers: NumberVocabulary) -> bool:
+    """Return whether all number tokens are worth a digit, and not all the same."""
+    return set(numbers.values.tolist()) <= set(range(10)) and len(numbers.values.unique()) > 1
 
 
 def _batches(data: EncodedDataset, layout: Layout, size: int) -> Iterator[list[int]]:

@@ -15,7 +15,7 @@ from ntl.evaluation.score import score
 from ntl.rows import Row
 
 TOLERANCE = 1e-9  # relative above 1, absolute below
-OF_TOKENS = {"correct", "tokens", "nll_sum"}  # inputs that a record does not keep
+OF_TOKENS = {"correct", "tokens", "nll_sum", "digits", "digit_error_sum"}  # inputs that a record does not keep
 
 Metrics = Mapping[str, Mapping[str, Mapping[str, Mapping[str, float | None]]]]
 

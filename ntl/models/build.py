@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ntl.encodings import Encoding, TokenizerSource
 
 SEQ2SEQ = ("t5",)
+_LAYOUT = "give one in the hub's layout (config.json, …)"
 
 
 class NotAvailable(ValueError):
@@ -54,7 +55,10 @@ def check(settings: ModelSettings, encoding: type[Encoding] | None = None) -> No
             "set model.tokenizer=pretrained, or model.init=scratch"
         )
     if settings.path is not None and not Path(settings.path).is_dir():
-        raise ValueError(f"model.path: '{settings.path}' is no folder; give one in the hub's layout (config.json, …)")
+        from ntl.models import smollm2
+
+        made = smollm2.advice(settings.path) if settings.hub == smollm2.HUB else _LAYOUT
+        raise ValueError(f"model.path: '{settings.path}' is no folder; {made}")
     if encoding is not None and encoding.scratch_only and settings.init == "pretrained":
         raise ValueError(
             f"model.init: got 'pretrained' with the encoding '{encoding.name}', whose model is like no published one, "
@@ -180,7 +184,7 @@ def build(settings: ModelSettings, encoding: Encoding, seed: int) -> PreTrainedM
     _use_token_ids(model, encoding, published=settings.tokenizer == "pretrained")
     encoding.adapt(model)
     encoding.resize(model.config.vocab_size)
-    return model if settings.adapters is None else lora.add(model, settings.adapters, seed)
+    return model if settings.adapters is None else lora.add(model, settings.adapters, seed, encoding.heads)
 
 
 def _published_config(settings: ModelSettings) -> PreTrainedConfig:

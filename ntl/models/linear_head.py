@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import MethodType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ntl.losses import functional
+from ntl.numbers import IGNORE_INDEX
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -33,11 +34,14 @@ class NotLinear(ValueError):
 @contextlib.contextmanager
 def replaced(head: nn.Module, forward: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Let `head` return what `forward` does; hooks on the module still run."""
+    before = vars(head).get("forward")
     head.forward = forward
     try:
         yield
     finally:
         del head.forward
+        if before is not None:
+            head.forward = before
 
 
 @torch.no_grad()
@@ -88,6 +92,29 @@ def logits_scale(model: PreTrainedModel) -> float:
     if given.shape != seen[0].shape:
         raise NotLinear(f"a {name} whose hidden states are changed behind the output layer")
     return scale
+
+
+def labelled_logits(model: PreTrainedModel, inputs: Mapping[str, Tensor], labels: Tensor) -> Tensor | None:
+    """Return a model's logits (N, C) at the N positions that have a label, in their order; None if it has no logits.
+
+    Other positions do not enter an output layer that is a module of its own.
+
+    Args:
+        inputs: of the model's forward.
+        labels: (B, T), aligned with the logits; IGNORE_INDEX where there is none.
+    """
+    valid = labels != IGNORE_INDEX
+    head, left_out = model.get_output_embeddings(), False
+    compute = None if head is None else head.forward
+
+    def at_labels(hidden: Tensor) -> Tensor:
+        nonlocal left_out
+        left_out = hidden.shape[:-1] == valid.shape
+        return compute(hidden[valid][None] if left_out else hidden)
+
+    with contextlib.nullcontext() if head is None else replaced(head, at_labels):
+        logits = getattr(model(**inputs), "logits", None)
+    return logits if logits is None else logits[0] if left_out else logits[valid]
 
 
 class LinearHead:

@@ -6,6 +6,7 @@ Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (2022).
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ntl import options
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 
 def check(settings: LoraSettings, encoding: type[Encoding] | None = None) -> None:
     """Raise a ValueError for adapters that cannot be made (for `encoding`), before any work starts."""
-    if encoding is not None and not encoding.is_plain():
+    if encoding is not None and not (encoding.is_plain() or encoding.heads):
         raise ValueError(
-            f"model.lora: got the encoding '{encoding.name}', which adds tokens or weights to a model, expected one "
-            "that does not (digits, subword): nothing but the adapters is trained"
+            f"model.lora: got the encoding '{encoding.name}', which adds tokens to a model, expected one that does "
+            "not (digits, subword, scalar): of the model's own weights none is trained"
         )
 
 
@@ -40,16 +41,23 @@ def check_options(settings: LoraSettings) -> None:
         )
 
 
-def add(model: PreTrainedModel, settings: LoraSettings, seed: int) -> PeftModel:
-    """Return `model` frozen, with adapters that are drawn from `seed` and change nothing before they are trained."""
+def add(model: PreTrainedModel, settings: LoraSettings, seed: int, heads: Sequence[str] = ()) -> PeftModel:
+    """Return `model` frozen, with adapters that are drawn from `seed` and change nothing before they are trained.
+
+    Args:
+        heads: layers of the model that are trained whole, such as a number head, and get no adapter.
+    """
     from peft import LoraConfig, TaskType, get_peft_model
 
+    writes = TaskType.SEQ_2_SEQ_LM if model.config.is_encoder_decoder else TaskType.CAUSAL_LM
     config = LoraConfig(
         r=settings.r,
         lora_alpha=settings.alpha,
         lora_dropout=settings.dropout,
         target_modules=settings.targets,
-        task_type=TaskType.SEQ_2_SEQ_LM if model.config.is_encoder_decoder else TaskType.CAUSAL_LM,
+        modules_to_save=list(heads) or None,
+        exclude_modules=list(heads) or None,
+        task_type=None if heads else writes,  # a model with a head of its own takes what that head's forward takes
     )
     try:
         with seeded(seed, "lora"), warnings.catch_warnings():

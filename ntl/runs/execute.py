@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# What is measured of answers while training, where it has a value (`train.answer_examples`).
+CURVES = ("accuracy", "log_mae", "spearman", "rouge1", "nll", "digit_error")
+
 
 class Dataset(Protocol):
     """What a run asks of a data set: what its answers are ("number" or "text"), and its test splits."""
@@ -123,7 +126,7 @@ def execute(parts: Parts, prepared: Prepared, run: Run) -> None:
     train_data = encoded(rows["train"])
     validation = encoded(rows["validation"][: parts.train.eval_examples])
     test_data = {split: encoded(tests[split]) for split in tests}
-    limit = train_data.longest_answer() + parts.eval.margin
+    limit = parts.eval.answer_tokens or train_data.longest_answer() + parts.eval.margin
     counted = {"data": encoding.take_report()}  # such as numbers that were rounded
     if cut := {split: data.cut for split, data in {"train": train_data, **test_data}.items() if data.cut}:
         counted["questions cut"] = cut
@@ -140,6 +143,15 @@ def execute(parts: Parts, prepared: Prepared, run: Run) -> None:
             }
         counted[state] = dict(sum(map(Counter, distributed.gathered(encoding.take_report())), Counter()))
         return given
+
+    curve_rows = rows["validation"][: parts.train.answer_examples]
+    curve_data = encoded(curve_rows)
+
+    def measure() -> dict[str, float]:
+        given = evaluation.answer(model, encoding, layout, curve_data, parts.eval, limit)
+        encoding.take_report()  # the record counts what happens to the final answers
+        scores = score(given, curve_rows, kind=parts.dataset.answers, fill=None).metrics["all"]
+        return {name: scores[name] for name in CURVES if scores.get(name) is not None}
 
     # The untouched model is scored too: what training adds is a difference.
     answered = {"untrained": answers("untrained")} if parts.eval.untrained else {}
@@ -159,6 +171,7 @@ def execute(parts: Parts, prepared: Prepared, run: Run) -> None:
                 folder,
                 tell=tracker.log,
                 title=run.id,
+                measure=measure if curve_rows else None,
             )
         model = trained.model
         start = time.perf_counter()

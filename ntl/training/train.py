@@ -8,7 +8,7 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -60,6 +60,11 @@ def check(settings: TrainSettings) -> None:
             raise ValueError(f"train.fsdp.{name}: got {value}, expected {expected}")
     if settings.fsdp and settings.loss_implementation == "linear":
         raise ValueError("train.loss_implementation: got 'linear' with train.fsdp, expected auto, plain or fused")
+    if settings.fsdp and settings.answer_examples:
+        raise ValueError(
+            f"train.answer_examples: got {settings.answer_examples} with train.fsdp, expected 0: a sharded model "
+            "answers nothing while it is trained"
+        )
     if settings.eval_every > settings.steps:
         raise ValueError(
             f"train.eval_every: got {settings.eval_every} with train.steps={settings.steps}; "
@@ -142,6 +147,7 @@ def train(
     folder: Path,
     tell: Callable[[int, dict[str, float]], None] = lambda step, values: None,
     title: str = "training",
+    measure: Callable[[], Mapping[str, float]] | None = None,
 ) -> TrainResult:
     """Train `model` in place, from its last whole checkpoint below `folder` where there is one.
 
@@ -151,6 +157,7 @@ def train(
     Args:
         tell: called with (step, values) for every row that is logged.
         title: of the progress bar.
+        measure: called at each validation; what it returns is in that validation's row, with the prefix `eval_`.
 
     Raises:
         Stopped: the process was asked to stop; a checkpoint was saved.
@@ -174,6 +181,7 @@ def train(
             objective=objective,
             gradient_norms_every=0 if sharded else norms,  # no process has a whole gradient there
             linear=implementation == "linear",
+            measure=measure,
             model=model,
             args=args,
             train_dataset=data,

@@ -8,6 +8,7 @@ batch with rows of the first. Everything else (loop, optimizer, schedule, checkp
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +37,22 @@ class ObjectiveTrainer(ObjectiveMixin, Trainer):
         objective: the loss.
         gradient_norms_every: steps between measurements of the gradient norm of each term; 0 or None for none.
         linear: whether the model's forward returns the loss itself (see `ntl.models.linear_head.LinearHead`).
+        measure: called at each validation, in every process; what it returns is logged with a prefix (`eval_accuracy`).
         arguments: of transformers' Trainer.
     """
 
     def __init__(
-        self, objective: Objective, gradient_norms_every: int | None = None, linear: bool = False, **arguments: Any
+        self,
+        objective: Objective,
+        gradient_norms_every: int | None = None,
+        linear: bool = False,
+        measure: Callable[[], Mapping[str, float]] | None = None,
+        **arguments: Any,
     ) -> None:
         super().__init__(objective=objective, shift_labels=False, **arguments)  # layouts align the labels
         self.gradient_norms_every = gradient_norms_every
         self.linear = linear
+        self.measure = measure
         self._training = TrainingMeter()
         self._validation = ValidationMeter(objective.number_parts)
         self._gradient_norms = GradientNorms()
@@ -115,7 +123,8 @@ class ObjectiveTrainer(ObjectiveMixin, Trainer):
         if distributed.size() > 1:
             self.gather_function = self._repeat_loss
         output = super().evaluation_loop(*arguments, metric_key_prefix=metric_key_prefix, **options)
-        for name, value in self._validation.means().items():
+        measured = {} if self.measure is None else self.measure()
+        for name, value in (self._validation.means() | measured).items():
             output.metrics[f"{metric_key_prefix}_{name}"] = value
         return output
 

@@ -1,7 +1,7 @@
 """How well generated text answers: every metric compares text with text over a whole split.
 
 Nothing is averaged over batches. A question is scored from two strings, what the model wrote and the reference, so that
-every method passes through the same path; only `token_accuracy` and `perplexity` need sums that evaluation collects.
+every method passes through the same path; only those of `tokens` need sums that evaluation collects.
 
 References and answers are read by one grammar (`ntl.number_grammar`, `docs/numbers.md`). The number of a text is the
 last one in it and stays a `Decimal`: answers of thirty digits are compared digit by digit, and differences, quotients

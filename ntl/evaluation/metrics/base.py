@@ -27,6 +27,8 @@ INPUTS = {
     "correct": "teacher forcing: number of reference tokens predicted right (int)",
     "tokens": "teacher forcing: number of reference tokens (int)",
     "nll_sum": "teacher forcing: sum of the negative log-likelihood of the reference tokens (float)",
+    "digits": "teacher forcing: number of reference tokens that are digits (int)",
+    "digit_error_sum": "teacher forcing: sum of |expected digit − digit| over these (float)",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from decimal import Decimal
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -34,9 +34,11 @@ class TokenStats:
     correct: int = 0  # tokens whose most likely prediction is right
     tokens: int = 0
     nll_sum: float = 0.0  # natural logarithm
+    digits: int = 0  # tokens that are single digits
+    digit_error_sum: float = 0.0  # |expected digit − digit|
 
     def __add__(self, other: TokenStats) -> TokenStats:
-        return TokenStats(self.correct + other.correct, self.tokens + other.tokens, self.nll_sum + other.nll_sum)
+        return TokenStats(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
 
 def score(

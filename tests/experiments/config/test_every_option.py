@@ -25,12 +25,12 @@ FINE = {
     "0": "model.lora.r model.lora.dropout model.architecture.dropout_rate model.architecture.resid_pdrop "
     "model.architecture.embd_pdrop model.architecture.attn_pdrop seed dataset.seed loss.weight loss.label_smoothing "
     "loss.encoding_options.lowest loss.encoding_options.highest loss.encoding_options.decimals train.warmup_steps "
-    "train.weight_decay train.max_grad_norm train.gradient_norms_every train.workers train.keep_best eval.margin "
-    "eval.untrained",
+    "train.weight_decay train.max_grad_norm train.gradient_norms_every train.workers train.answer_examples "
+    "train.keep_best eval.margin eval.untrained",
     "null": "model.hub model.revision model.path model.question_tokens model.architecture.num_decoder_layers "
     "dataset.folder dataset.revision dataset.interpolation dataset.workers dataset.sha256 dataset.sha256.train "
     "dataset.sha256.dev dataset.sha256.test loss.sigma loss.squash loss.encoding_options.decimals train.eval_examples "
-    "train.gradient_norms_every train.threads eval.examples logger.entity logger.group arm",
+    "train.gradient_norms_every train.threads eval.examples eval.answer_tokens logger.entity logger.group arm",
     "true": "dataset.both dataset.marks loss.reweigh loss.encoding_options.log "
     "loss.encoding_options.standardise train.keep_best eval.untrained retry force",
 }

@@ -63,6 +63,43 @@ def test_token_statistics_count_answer_tokens_and_nothing_else(family):
         assert stats.nll_sum == pytest.approx(float(expected), rel=1e-4)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_digit_error_is_the_distance_of_expected_digits_over_the_answers_digits(family):
+    model = tiny.model(family, spread=0.7)
+    found = answer(model, family, batch_size=64).tokens
+    numbers = tiny.encoding().numbers
+    for row, (_, reference), stats in zip(tiny.ROWS, tiny.dataset(), found, strict=True):
+        batch = tiny.layout(family).train_batch([(tiny.encoding().encode(row["question"]), reference)])
+        probabilities = model(**model_inputs(batch)).logits[0].detach().double()[:, numbers.ids].softmax(-1)
+        labels = batch["labels"][0].tolist()
+        values = dict(zip(numbers.ids.tolist(), numbers.values.tolist(), strict=True))
+        errors = [
+            abs(float(p @ numbers.values) - values[label])
+            for p, label in zip(probabilities, labels, strict=True)
+            if label in values
+        ]
+        assert stats.digits == len(errors) == sum(char.isdigit() for char in row["answer"])
+        assert stats.digit_error_sum == pytest.approx(sum(errors), rel=1e-4)
+
+
+def test_what_is_measured_of_answers_does_not_count_the_questions():
+    """A loss on question and answer leaves the measures of the answer as they are."""
+    model, using = tiny.model("gpt2", spread=0.7), tiny.encoding()
+    data, settings = EncodedDataset(tiny.ROWS, using), EvalSettings(batch_size=3)
+    given = [evaluation.answer(model, using, tiny.layout("gpt2", on), data, settings, 4) for on in ("answer", "all")]
+    assert given[0].tokens == given[1].tokens
+
+
+def test_no_digit_error_where_number_tokens_are_no_digits():
+    rows = [{"question": "1", "answer": "5"}]
+    given = evaluation.Answers(["5"], [False], [TokenStats(2, 2, 1.0)])
+    scores = score(given, rows, kind="number", fill="5")
+    assert scores.metrics["all"]["digit_error"] is None and "digit" in scores.notes["all"]["digit_error"]
+    assert scores.metrics["all"]["nll"] == 0.5
+    given.tokens = [TokenStats(2, 2, 1.0, 1, 2.5)]
+    assert score(given, rows, kind="number", fill="5").metrics["all"]["digit_error"] == 2.5
+
+
 def test_token_accuracy_of_a_split_weighs_tokens_and_not_questions():
     rows = [{"question": "1", "answer": "5"}, {"question": "2", "answer": "777777"}]
     stats = [TokenStats(2, 2, 0.0), TokenStats(0, 7, 7 * math.log(2))]

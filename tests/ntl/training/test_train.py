@@ -156,6 +156,7 @@ def test_a_run_finds_its_best_checkpoint_after_it_goes_on(stopped_at, moves, tmp
         ({"weight_decay": float("nan")}, "train.weight_decay: got nan"),
         ({"max_grad_norm": -1.0}, "train.max_grad_norm: got -1.0"),
         ({"eval_examples": 0}, "train.eval_examples: got 0"),
+        ({"answer_examples": 3, "fsdp": {"version": 2}}, "train.answer_examples: got 3 with train.fsdp"),
         ({"gradient_norms_every": -1}, "train.gradient_norms_every: got -1"),
         ({"threads": 0}, "train.threads: got 0"),
         ({"workers": -1}, "train.workers: got -1"),
