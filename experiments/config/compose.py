@@ -36,6 +36,12 @@ from ntl.text import did_you_mean, nearest
 CONF = ROOT / "conf"
 COMPOSED = ROOT / "outputs" / "cache" / "configurations"
 FREE = ("model.architecture.", "train.schedule_options.", "train.fsdp.")  # take keys that no yaml lists
+HYDRA_KEYS = ("_target_", "_args_", "_partial_", "_recursive_", "_convert_")
+TARGETS = (
+    *((group,) for group in ("model", "dataset", "loss", "train", "eval", "logger")),
+    ("loss", "encoding_options"),
+)
+PACKAGES = ("ntl.", "data_prep.")
 SETTINGS = {"model": ModelSettings, "train": TrainSettings, "eval": EvalSettings}
 SWEEPS = ("-m", "--multirun")
 # Hydra's options that show something and start no run, as run.py --hydra-help lists them.
@@ -122,7 +128,25 @@ def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
         raise ConfigurationError(str(error)) from error
     for name, settings in SETTINGS.items():
         config[name]["_target_"] = f"{settings.__module__}.{settings.__qualname__}"
+    _check_targets(config)
     return config
+
+
+def _check_targets(node: Any, *place: str) -> None:
+    """Raise a ConfigurationError for a key that makes Hydra import or call something, but for a group's own class.
+
+    That is one of this suite's: whoever adds one puts its file below one of `PACKAGES`.
+    """
+    for key, value in node.items() if isinstance(node, Mapping) else enumerate(node):
+        here = (*place, str(key))
+        if here[-1] in HYDRA_KEYS:
+            if here[-1] != "_target_" or place not in TARGETS:
+                raise ConfigurationError(f"{'.'.join(here)}: got {value!r}, expected no such key")
+            if not str(value).startswith(PACKAGES):
+                expected = " or ".join(package.rstrip(".") for package in PACKAGES)
+                raise ConfigurationError(f"{'.'.join(here)}: got {value!r}, expected a class of {expected}")
+        if isinstance(value, Mapping | list):
+            _check_targets(value, *here)
 
 
 def load_experiment(name: str, overrides: Sequence[str] = ()) -> Experiment:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import typing
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hydra.errors import InstantiationException
 from hydra.utils import get_class
-from hydra.utils import instantiate as hydra_instantiate
 
 from experiments.config.compose import ConfigurationError, compose
 from ntl import options
@@ -162,7 +161,4 @@ def _make(config: Mapping[str, Any], key: str, drop: tuple[str, ...] = (), parti
         _check_types(target, arguments, key)
     if partially:
         return partial(target, **arguments)
-    try:
-        return hydra_instantiate({"_target_": node["_target_"], **arguments}, _convert_="all")
-    except InstantiationException as error:
-        raise ConfigurationError(str(error.__cause__ or error)) from error
+    return target(**copy.deepcopy(arguments))
