@@ -110,6 +110,30 @@ def test_nothing_in_the_code_runs_what_it_reads():
     assert not found
 
 
+@pytest.mark.parametrize(
+    "override",
+    [
+        "+train.schedule_options._target_=os.mkdir",
+        "+train.schedule_options={_target_: os.mkdir}",
+        "+model.architecture.x={_target_: os.mkdir}",
+        "+train.fsdp.version=[{_target_: os.mkdir}]",
+        "+loss._partial_=true",
+        "+loss.encoding_options._target_=os.mkdir",
+        "loss._target_=os.mkdir",
+        "logger._target_=planted.Thing",
+        "dataset._target_=planted.Thing",
+        "dataset._target_=ntl",
+    ],
+)
+def test_a_configuration_names_classes_of_this_suite_alone(override, tmp_path, monkeypatch):
+    (tmp_path / "planted.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'ran')!r})\nclass Thing: pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    name = override.lstrip("+").partition("=")[0].removesuffix("._target_")
+    with pytest.raises(ConfigurationError, match=re.escape(name) + r".*: got .*, expected (no such key|a class of)"):
+        instantiate(compose([override]))
+    assert not (tmp_path / "ran").exists()
+
+
 TEXTS = [
     "${oc.env:HOME}",
     "${paths.data}",

@@ -78,7 +78,7 @@ def _contradiction(there: Path, here: Path) -> str:
     if one["status"] != other["status"]:
         what = f"it is {one['status']} there and {other['status']} here"
     else:
-        unlike = [name for name in one if one[name] != other.get(name)]
+        unlike = [name for name in one if name != "digest" and one[name] != other.get(name)]
         what = f"they differ in {', '.join(unlike)}" if unlike else "they differ in how they are written"
     return (
         f"{here.name}: {there} and {here} are two records of one run: {what}. The one here stays; to take the other, "

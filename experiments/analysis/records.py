@@ -1,13 +1,11 @@
 """Finding the records of an experiment among the published ones and those of the user's own runs.
 
-A run belongs to no experiment: a record is an arm's when its configuration, in canonical form, is the one that the
+A run belongs to no experiment: a record is an arm's when the key of its configuration is that of the one that the
 experiment composes for that arm and seed. Two experiments share the runs that they have in common.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,8 +16,8 @@ from typing import Any
 from experiments.config.compose import Experiment, run_config
 from experiments.config.paths import in_repository
 from ntl.evaluation.baselines import CEILING, TRIVIAL
-from ntl.runs.record import is_finite_number, leaves, read_json
-from ntl.runs.run import ALGORITHM_VERSION, RecordError, canonical, read_record
+from ntl.runs.record import is_finite_number, is_sealed, leaves, read_json
+from ntl.runs.run import ALGORITHM_VERSION, RecordError, key, read_record
 
 __all__ = [
     "CEILING",
@@ -35,6 +33,7 @@ __all__ = [
     "command",
     "disputed",
     "from_where",
+    "key",
     "load",
 ]
 
@@ -92,12 +91,10 @@ class Record:
         found = (self.content["data"].get("training_labels") or {}).get("per_number")
         return found if is_finite_number(found) else None
 
-    @cached_property
+    @property
     def key(self) -> str:
-        try:
-            return key(self.content["config"])
-        except Exception as error:  # of whatever its names stand for
-            raise RecordError(self.path, f"its configuration means nothing to this version ({error})") from error
+        """What its configuration computes, as the run said it: what the record names is never looked up."""
+        return self.content["key"]
 
     def value(self, state: str, split: str, metric: str, group: str = "all") -> float | None:
         """`metrics[state][split][group][metric]`, or None where it is absent or undefined.
@@ -127,7 +124,9 @@ class Record:
             content = read_json(path)
         except RecordError as error:
             raise RecordError(path, error.problem, again) from error
-        if not isinstance(content, dict) or content.get("record") != hashlib.sha256(self.path.read_bytes()).hexdigest():
+        if not isinstance(content, dict) or not is_sealed(content):
+            raise RecordError(path, "its content has changed since it was written", again)
+        if content.get("record") != self.content["digest"]:
             return {}
         for where, value in leaves(content.get("metrics"), depth=4):
             if value is not None and not is_finite_number(value):
@@ -208,11 +207,6 @@ def _read(root: Path | None) -> dict[str, Record]:
 def _outcome(record: Record) -> tuple[Any, ...]:
     """What a table shows of a record; times and versions may differ."""
     return record.content["status"], record.content["metrics"], record.algorithm_version
-
-
-def key(config: Mapping[str, Any]) -> str:
-    """A text that is equal for configurations that compute the same."""
-    return json.dumps(canonical(config), sort_keys=True)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from data_prep.base import DataError, PreparedData, content_fingerprint
 from experiments.analysis.records import RESCORED, Record, RecordError
 from ntl.files import write_atomically
-from ntl.runs.record import PREDICTIONS, RECORD, read_predictions, to_json
+from ntl.runs.record import PREDICTIONS, read_predictions, sealed, to_json
 
 if TYPE_CHECKING:
     from ntl.evaluation.answer import Answers
@@ -71,8 +70,6 @@ def rescore(records: Iterable[Record], data: Path) -> Rescored:
             scored = known[key]
             computed = scoring.rescore(_answered(record.path.parent), scored.rows, kind=scored.kind, fill=scored.fill)
             differences, lacking = scoring.compare(record.content["metrics"], computed | scored.trivial)
-        except FileNotFoundError as error:
-            done.problems[record.id] = [f"{Path(error.filename).name} is missing"]
         except (RecordError, DataError, scoring.Mismatch) as error:
             done.problems[record.id] = [str(error)]
         else:
@@ -126,8 +123,8 @@ def _write(record: Record, lacking: dict[str, Any], done: Rescored) -> None:
     if not lacking:
         path.unlink(missing_ok=True)  # of metrics that are no more
         return
-    digest = hashlib.sha256((record.path.parent / RECORD).read_bytes()).hexdigest()
-    write_atomically(path, to_json({"id": record.id, "record": digest, "metrics": lacking}))
+    content = {"id": record.id, "record": record.content["digest"], "metrics": lacking}
+    write_atomically(path, to_json(sealed(content)))
     done.written[path] = sum(
         len(values) for splits in lacking.values() for groups in splits.values() for values in groups.values()
     )

@@ -92,9 +92,9 @@ def _at_work(outputs: Path, records: Records) -> dict[str, Run]:
         if path.parent.name in finished:
             continue
         try:
-            config = json.loads(path.read_text(encoding="utf-8"))
-            found[key(config)] = Run(config, path.parent.name, outputs)
-        except (OSError, ValueError, TypeError):
+            content = json.loads(path.read_text(encoding="utf-8"))
+            found[content["key"]] = Run(content["config"], path.parent.name, outputs)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
             continue  # half written, or by another version: then nothing is known of it
     return found
 

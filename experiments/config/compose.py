@@ -38,6 +38,12 @@ COMPOSED = ROOT / "outputs" / "cache" / "configurations"
 FREE = ("model.architecture.", "train.schedule_options.", "train.fsdp.")  # take keys that no yaml lists
 DECLARED = ("model", "dataset", "loss", "train", "eval", "logger")  # groups whose options a class declares
 EXPERIMENT = ("experiment", "arms", "seeds", "arm_seeds")  # keys that say what an experiment consists of
+HYDRA_KEYS = ("_target_", "_args_", "_partial_", "_recursive_", "_convert_")
+TARGETS = (
+    *((group,) for group in DECLARED),
+    ("loss", "encoding_options"),
+)
+PACKAGES = ("ntl.", "data_prep.")
 SWEEPS = ("-m", "--multirun")
 # Hydra's options that show something and start no run, as run.py --hydra-help lists them.
 SHOWS = ("-h", "--help", "--hydra-help", "--version", "-c", "--cfg", "--resolve", "-p", "--package", "-i", "--info",
@@ -109,11 +115,29 @@ def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
         del config[key]
     try:
         config["model"] = with_source(config["model"])
+        _check_targets(config)
         for group in DECLARED:
             check_node(config[group], group, also=("encoding", "encoding_options") if group == "loss" else ())
     except ValueError as error:
         raise ConfigurationError(str(error)) from error
     return config
+
+
+def _check_targets(node: Any, *place: str) -> None:
+    """Raise a ConfigurationError for a key that makes Hydra import or call something, but for a group's own class.
+
+    That is one of this suite's: whoever adds one puts its file below one of `PACKAGES`.
+    """
+    for key, value in node.items() if isinstance(node, Mapping) else enumerate(node):
+        here = (*place, str(key))
+        if here[-1] in HYDRA_KEYS:
+            if here[-1] != "_target_" or place not in TARGETS:
+                raise ConfigurationError(f"{'.'.join(here)}: got {value!r}, expected no such key")
+            if not str(value).startswith(PACKAGES):
+                expected = " or ".join(package.rstrip(".") for package in PACKAGES)
+                raise ConfigurationError(f"{'.'.join(here)}: got {value!r}, expected a class of {expected}")
+        if isinstance(value, Mapping | list):
+            _check_targets(value, *here)
 
 
 def _arm_overrides(parsed: Sequence[Override]) -> tuple[str | None, list[str]]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hydra.errors import InstantiationException
 from hydra.utils import get_class
-from hydra.utils import instantiate as hydra_instantiate
 
 from experiments.config.compose import ConfigurationError, compose
 from ntl import options
@@ -138,7 +137,4 @@ def _make(config: Mapping[str, Any], key: str, drop: tuple[str, ...] = (), parti
     arguments = {name: node[name] for name in options.declared_by(node["_target_"]) if name in node}
     if partially:
         return partial(get_class(node["_target_"]), **arguments)
-    try:
-        return hydra_instantiate({"_target_": node["_target_"], **arguments}, _convert_="all")
-    except InstantiationException as error:
-        raise ConfigurationError(str(error.__cause__ or error)) from error
+    return get_class(node["_target_"])(**copy.deepcopy(arguments))

@@ -17,7 +17,8 @@ from ntl import options
 from ntl.runs.scrubbing import scrub
 
 # Raise it whenever the code changes what a run computes, or a default that recorded runs relied on.
-ALGORITHM_VERSION = 1
+# 2: numbers in text, regression head, xVal, vocabularies and trained tokenizers; weights are checked and hashed whole.
+ALGORITHM_VERSION = 2
 # Raise it when the canonical form itself changes: every run is then renamed.
 CANONICAL_VERSION = 2
 # Top-level choices that cannot change a result.
@@ -44,6 +45,12 @@ def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     nodes = {key: _canonical_node(value, key) for key, value in config.items() if key not in NOT_RESULT}
     return {"version": CANONICAL_VERSION, "algorithm_version": ALGORITHM_VERSION, "config": nodes}
+
+
+def key(config: Mapping[str, Any]) -> str:
+    """Return a text that is equal for configurations that compute the same; unlike an id, whatever their data, weights
+    and algorithm version. Raises as `canonical` does."""
+    return hashlib.sha256(_dump(canonical(config)["config"]).encode()).hexdigest()
 
 
 def public(config: Mapping[str, Any]) -> dict[str, Any]:

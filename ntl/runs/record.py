@@ -1,7 +1,8 @@
-"""The record of a run: three files that are written whole or not at all, and read with suspicion.
+"""The record of a run: three files that are written whole or not at all, and checked whenever they are read.
 
 `record.json` says what was run and what came out; `history.parquet` holds the curves, one row per step;
-`predictions.parquet` the generated answers, without the questions and reference answers of the data set.
+`predictions.parquet` the generated answers, without the questions and reference answers of the data set. A record holds
+the sha256 of its other files, and a digest of itself. Nothing that a record names is imported.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from ntl import distributed
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA = 1
+SCHEMA = 2
 RECORD, HISTORY, PREDICTIONS = "record.json", "history.parquet", "predictions.parquet"
 # What a change of which can change a result; other files may be edited without making a record's revision doubtful.
 CODE = ("*.py", "*.yaml", "pyproject.toml", ":!tests", ":!docs", ":!.ci")
@@ -38,7 +39,7 @@ PACKAGES = ("torch", "transformers", "tokenizers", "accelerate", "safetensors", 
 _FIELDS: dict[str, type | tuple[type, ...]] = {
     "schema": int, "id": str, "status": str, "reason": (dict, type(None)), "config": dict, "seed": int,
     "metrics": dict, "timings": dict, "environment": dict, "data": dict, "model": dict, "code": dict, "notes": list,
-    "files": dict,
+    "files": dict, "key": str, "digest": str,
 }  # fmt: skip
 _TEXT_COLUMNS = ("split", "state", "text")
 _shown = reprlib.Repr()  # of what may be of any size
@@ -69,6 +70,26 @@ def to_json(value: Any) -> bytes:
     """Return the bytes of a record: sorted keys, null for what is not finite, a trailing newline."""
     text = json.dumps(plain(value), sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
     return (text + "\n").encode()
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is to be written as JSON with its digest, by which `is_sealed` knows it again."""
+    whole = plain(content)
+    return whole | {"digest": _digest(whole)}
+
+
+def is_sealed(content: Mapping[str, Any]) -> bool:
+    """Return whether an object read from JSON is as `sealed` made it."""
+    try:
+        return content.get("digest") == _digest(content)
+    except (ValueError, RecursionError):  # what JSON has not, such as the infinity that 1e999 reads as
+        return False
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    rest = {name: value for name, value in content.items() if name != "digest"}
+    text = json.dumps(rest, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def history_bytes(rows: Iterable[Mapping[str, Any]]) -> bytes:
@@ -120,27 +141,38 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def read_record(path: str | Path) -> dict[str, Any]:
-    """Read and check a record.
+    """Read a record, and check it and its files.
 
     Args:
         path: `record.json` or its folder.
 
     Raises:
         FileNotFoundError: there is none.
-        RecordError: it is damaged or incomplete; the message names the file and says what to do.
+        RecordError: it, or one of its files, is damaged, missing or not what was written; the message names the file
+            and says what to do.
     """
-    path = Path(path)
+    return _read_whole(Path(path))[0]
+
+
+def _read_whole(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Return a record and its files by name, itself last."""
     path = path / RECORD if path.is_dir() else path
-    record = read_json(path)
+    content = path.read_bytes()
+    record = _parsed(path, content)
     if found := problem(record, path.parent.name):
         raise RecordError(path, found)
-    return record
+    files = {name: _read_file(path.parent, name, digest) for name, digest in record["files"].items()}
+    return record, files | {RECORD: content}
 
 
 def read_json(path: Path) -> Any:
     """Return what a file of JSON holds. Raises as `read_record` does."""
+    return _parsed(path, path.read_bytes())
+
+
+def _parsed(path: Path, content: bytes) -> Any:
     try:
-        return json.loads(path.read_bytes().decode(), parse_constant=_refuse_constant)
+        return json.loads(content.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise RecordError(path, f"it does not read as JSON ({error})") from error
 
@@ -157,23 +189,8 @@ def read_records(results_root: str | Path = "results") -> tuple[list[dict[str, A
 
 
 def read_whole(folder: Path) -> dict[str, bytes]:
-    """Return the files of a record by name, itself last, each as the record says that it is.
-
-    Raises:
-        FileNotFoundError: there is no record.
-        RecordError: it is damaged, or one of its files is missing or not the one that it names.
-    """
-    files = {}
-    for name, digest in read_record(folder)["files"].items():
-        if name not in (HISTORY, PREDICTIONS):
-            raise RecordError(
-                folder / RECORD, f"it names a file {name!r}, and {HISTORY} and {PREDICTIONS} are expected"
-            )
-        try:
-            files[name] = _read_file(folder, name, digest)
-        except FileNotFoundError as error:
-            raise RecordError(folder / name, "it is missing") from error
-    return files | {RECORD: (folder / RECORD).read_bytes()}
+    """Return the files of a record by name, itself last. Raises as `read_record` does."""
+    return _read_whole(folder)[1]
 
 
 def read_history(folder: str | Path) -> pd.DataFrame:
@@ -247,10 +264,14 @@ def problem(record: Any, folder: str) -> str | None:
             return f"code.{name} holds a {type(found).__name__}"
     if not isinstance(found := record["data"].get("fingerprint"), (str, type(None))):
         return f"data.fingerprint holds a {type(found).__name__}"
+    if unknown := sorted(set(record["files"]) - {HISTORY, PREDICTIONS}):
+        return f"it names a file {_shown.repr(unknown[0])}, and {HISTORY} and {PREDICTIONS} are expected"
     for where, value in leaves(record["metrics"], depth=4):
         items = value if isinstance(value, list) else [value]  # a list: by place of the digit
         if not all(item is None or is_finite_number(item) for item in items):
             return f"metrics.{where[:200]} is {_shown.repr(value)}, and a number or null is expected"
+    if not is_sealed(record):
+        return "its content has changed since it was written (the digest does not match)"
     return None
 
 
@@ -269,20 +290,25 @@ def leaves(node: Any, depth: int, where: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _read_table(folder: Path, name: str) -> pd.DataFrame:
-    content = _read_file(folder, name, read_record(folder)["files"].get(name))
+    files = read_whole(folder)
+    if name not in files:
+        raise RecordError(folder / name, "the record names no such file")
     import pandas as pd
     import pyarrow as pa
 
     try:
-        return pd.read_parquet(io.BytesIO(content))
+        return pd.read_parquet(io.BytesIO(files[name]))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise RecordError(folder / name, f"it does not read as parquet ({str(error)[:500]})") from error
 
 
-def _read_file(folder: Path, name: str, digest: str | None) -> bytes:
-    content = (folder / name).read_bytes()
+def _read_file(folder: Path, name: str, digest: Any) -> bytes:
+    try:
+        content = (folder / name).read_bytes()
+    except FileNotFoundError as error:
+        raise RecordError(folder / name, "it is missing") from error
     if (found := hashlib.sha256(content).hexdigest()) != digest:
-        raise RecordError(folder / name, f"its sha256 is {found}, and the record says {digest}")
+        raise RecordError(folder / name, f"its sha256 is {found}, and the record says {_shown.repr(digest)}")
     return content
 
 

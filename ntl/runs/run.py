@@ -19,14 +19,14 @@ from typing import Any
 
 from ntl.files import write_atomically
 from ntl.runs import record as records
-from ntl.runs.identity import ALGORITHM_VERSION, canonical, checked_name, public, run_id
+from ntl.runs.identity import ALGORITHM_VERSION, canonical, checked_name, key, public, run_id
 from ntl.runs.lease import HEARTBEAT, Lease, LeaseLost, RunBusy, is_held
 from ntl.runs.record import RecordError, RecordExists, code_state, environment, read_record, read_records
 from ntl.runs.scrubbing import scrub, without_names
 
 __all__ = [
     "ALGORITHM_VERSION", "Lease", "LeaseLost", "RecordError", "RecordExists", "RecordNotWritten", "Run", "RunBusy",
-    "RunDone", "canonical", "code_state", "environment", "public", "read_record", "read_records", "run_id",
+    "RunDone", "canonical", "code_state", "environment", "key", "public", "read_record", "read_records", "run_id",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -123,7 +123,8 @@ class Run:
             if status:
                 self._set_aside(status)
             # Says what is run here while there is no record.
-            write_atomically(self.folder / "config.json", records.to_json(public(self.config)))
+            content = {"key": key(self.config), "config": public(self.config)}
+            write_atomically(self.folder / "config.json", records.to_json(content))
             yield lease
         finally:
             self._lease = None
@@ -180,11 +181,11 @@ class Run:
     def _whole(self, record: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
         extra = {name: value for name, value in record.items() if name not in ("schema", "id", "status", "reason")}
         extra |= {"notes": [without_names(str(note)) for note in record.get("notes", ())]}
-        known = {"config": public(self.config), "seed": self.config["seed"]}
+        known = {"config": public(self.config), "seed": self.config["seed"], "key": key(self.config)}
         # The version tells a table whose numbers the present code would no longer compute.
         code = code_state() | {"algorithm_version": ALGORITHM_VERSION}
         state = {"environment": environment(), "code": code}
-        whole = records.plain(records.blank(**scrub(state | extra) | known, id=self.id, **fields))
+        whole = records.sealed(records.blank(**scrub(state | extra) | known, id=self.id, **fields))
         if problem := records.problem(whole, self.id):
             raise ValueError(f"the record of {self.id} would not be whole: {problem}.")
         return whole

@@ -1,5 +1,6 @@
 """Any bytes where a record should be: a record, or an error that names the file."""
 
+import contextlib
 import hashlib
 import io
 import json
@@ -14,7 +15,7 @@ from experiments.analysis.records import Conflict, Record, Records
 from experiments.benchmark import record as costs
 from experiments.benchmark.settings import PARTS
 from experiments.config.compose import compose
-from ntl.runs.record import RECORD, RecordError, read_history, read_record, read_records
+from ntl.runs.record import RECORD, RecordError, _digest, read_history, read_record, read_records, sealed
 
 SCALARS = (
     st.none()
@@ -68,7 +69,11 @@ def contents(draw, record):
         return draw(st.binary(max_size=100))
     if choice == 1:
         return json.dumps(draw(JSON)).encode()
-    content = json.dumps(draw(changed(record)) if choice < 6 else record).encode()
+    value = draw(changed(record)) if choice < 6 else record
+    if choice < 4 and isinstance(value, dict):  # as if it had been written so
+        with contextlib.suppress(ValueError):
+            value = value | {"digest": _digest(value)}
+    content = json.dumps(value).encode()
     return draw(damaged(content, SPECIAL)) if choice in (5, 6) else content
 
 
@@ -124,7 +129,7 @@ def test_any_table_is_read_or_named(whole, content, tail):
         content = stream.getvalue()[:content] + tail
     (path.parent / "history.parquet").write_bytes(content)
     files = {"history.parquet": hashlib.sha256(content).hexdigest()}
-    path.write_text(json.dumps(record | {"files": files}))
+    path.write_text(json.dumps(sealed(record | {"files": files})))
     assert read_record(path)
     try:
         assert "step" in read_history(path.parent)

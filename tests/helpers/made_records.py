@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ntl.runs import record as records
-from ntl.runs.identity import ALGORITHM_VERSION, public, run_id
+from ntl.runs.identity import ALGORITHM_VERSION, key, public, run_id
 
 # Arms of the ablation, whole and partial: interpolation accuracy and log-MAE by seed; seeds 0 to 4 are declared.
 TRAINED = {
@@ -65,11 +65,17 @@ def write_record(
         | ({"training_labels": {"per_number": labels_per_number}} if labels_per_number else {}),
         model={"parameters": 915_000},
         code={"revision": None, "clean": None, "algorithm_version": algorithm_version},
+        key=key(config),
     )
     path = Path(results) / "runs" / config["dataset"]["name"] / identity / "record.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(records.to_json(json.loads(json.dumps(content))))
+    path.write_bytes(records.to_json(records.sealed(content)))
     return path
+
+
+def change(path: Path, **fields: Any) -> None:
+    """Write a record with other fields, whole again."""
+    path.write_bytes(records.to_json(records.sealed(json.loads(path.read_bytes()) | fields)))
 
 
 def add_answers(path):
@@ -77,6 +83,4 @@ def add_answers(path):
     rows = [{"state": "trained", "split": "interpolate", "index": 0, "text": "7"}]
     content = records.predictions_bytes(rows)
     (path.parent / records.PREDICTIONS).write_bytes(content)
-    record = json.loads(path.read_bytes())
-    record["files"][records.PREDICTIONS] = hashlib.sha256(content).hexdigest()
-    path.write_bytes(records.to_json(record))
+    change(path, files={records.PREDICTIONS: hashlib.sha256(content).hexdigest()})

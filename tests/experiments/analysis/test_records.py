@@ -1,12 +1,18 @@
 """Finding records by what their configuration says."""
 
 import copy
+import io
+import json
 
 import pytest
-from helpers.made_records import metrics, scores, write_record
+from helpers.made_records import add_answers, change, metrics, scores, write_record
+from rich.console import Console
 
+from experiments.__main__ import main
 from experiments.analysis.records import Conflict, RecordError, arm_runs, disputed, from_where, load
+from experiments.analysis.status import show
 from experiments.config.compose import compose, run_config
+from ntl.runs.record import predictions_bytes
 from ntl.runs.run import ALGORITHM_VERSION
 
 SCORES = scores(metrics(0.5, 0.2))
@@ -74,12 +80,39 @@ def test_a_damaged_record_is_named(results, content):
     assert str(path) in str(error.value)
 
 
-def test_a_record_that_this_version_does_not_understand_is_named(results):
+@pytest.mark.parametrize("command", [["status", "ablation"], ["tables", "ablation"], ["claims"], ["rescore"]])
+def test_an_edited_score_and_other_predictions_pass_no_command(results, command, capsys):
     path = next(iter(sorted(results.rglob("record.json"))))
-    path.write_text(path.read_text().replace("ntl.settings.TrainSettings", "ntl.settings.Forgotten"))
-    with pytest.raises(RecordError, match="means nothing to this version") as error:
-        load(results)
-    assert str(path) in str(error.value)
+    folders = [f"--results={results}", f"--outputs={results / 'outputs'}", f"--data={results / 'data'}"]
+    add_answers(path)
+    whole = path.read_text()
+    path.write_text(whole.replace('"accuracy": 0.', '"accuracy": 1.', 1))
+    assert whole != path.read_text() and main([*command, *folders]) == 1
+    said = capsys.readouterr().err
+    assert str(path) in said and "has changed since it was written" in said and "status --repair" in said
+    path.write_text(whole)
+    answers = path.parent / "predictions.parquet"
+    answers.write_bytes(predictions_bytes([{"state": "trained", "split": "interpolate", "index": 0, "text": "8"}]))
+    assert main([*command, *folders]) == 1
+    assert f"{answers} is not a whole record: its sha256 is" in capsys.readouterr().err
+
+
+def test_nothing_that_a_record_names_is_imported(results, ablation, tmp_path, monkeypatch):
+    (tmp_path / "planted.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'ran')!r})\nclass Thing: pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for path in results.rglob("record.json"):
+        config = json.loads(path.read_text())["config"]
+        for node in (*config.values(), config["train"].setdefault("schedule_options", {})):
+            if isinstance(node, dict):
+                node["_target_"] = "planted.Thing"
+        change(path, config=config)
+    left = results / "runs" / "arithmetic" / "arithmetic-left" / "config.json"
+    left.parent.mkdir()
+    left.write_text(json.dumps({"key": "x", "config": config}))
+    records = load(results)
+    show(["ablation"], records, results, Console(file=io.StringIO()))
+    assert len(list(records)) > 20 and list(arm_runs(ablation, records)["ce"].finished) == [0, 1, 2, 3, 4]
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_run_in_both_places_counts_as_published(tmp_path, ablation):

@@ -7,7 +7,7 @@ import shutil
 import pytest
 from helpers.copied_tree import command as run
 from helpers.copied_tree import copy_tree, readme_files
-from helpers.made_records import write_record
+from helpers.made_records import change, write_record
 
 from data_prep.multiplication import Multiplication
 from experiments.__main__ import main
@@ -70,9 +70,7 @@ def put(path, answers, seal=True):
     content = records.predictions_bytes(answers)
     (path.parent / records.PREDICTIONS).write_bytes(content)
     if seal:
-        record = json.loads(path.read_bytes())
-        record["files"][records.PREDICTIONS] = hashlib.sha256(content).hexdigest()
-        path.write_bytes(records.to_json(record))
+        change(path, files={records.PREDICTIONS: hashlib.sha256(content).hexdigest()})
 
 
 def changed(path, row, **changes):
@@ -126,7 +124,7 @@ def test_predictions_that_are_not_the_records_own_are_reported(write, command, e
     assert code == 1 and "predictions.parquet is not a whole record: its sha256 is" in err
     (path.parent / records.PREDICTIONS).unlink()
     code, _, err = command()
-    assert code == 1 and "predictions.parquet is missing" in err
+    assert code == 1 and "predictions.parquet is not a whole record: it is missing" in err
 
 
 def test_answers_to_other_questions_are_reported(write, command):
@@ -176,11 +174,22 @@ def test_metrics_that_a_record_lacks_are_written_beside_it_and_read(write, comma
 @pytest.mark.parametrize("metrics", [None, {"trained": {"interpolate": {"all": {"new": "high"}}}}])
 def test_a_damaged_file_of_metrics_is_named(write, metrics):
     path = write()
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    (path.parent / "rescored.json").write_text(json.dumps({"record": digest, "metrics": metrics}))
+    digest = json.loads(path.read_bytes())["digest"]
+    (path.parent / "rescored.json").write_bytes(records.to_json(records.sealed({"record": digest, "metrics": metrics})))
     (record,) = load(None, path.parents[3])
     with pytest.raises(records.RecordError, match=r"rescored.json .* remove it and give the command"):
         record.value("trained", "interpolate", "new")
+
+
+def test_metrics_edited_after_they_were_computed_are_named(write, command):
+    path = write(rmse=None)
+    assert command()[0] == 0
+    beside = path.parent / "rescored.json"
+    value = json.loads(beside.read_text())["metrics"]["trained"]["interpolate"]["all"]["rmse"]
+    beside.write_text(beside.read_text().replace(str(value), "0.0"))
+    (record,) = load(None, path.parents[3])
+    with pytest.raises(records.RecordError, match="its content has changed since it was written"):
+        record.value("trained", "interpolate", "rmse")
 
 
 def test_published_records_take_their_later_metrics_along(write, command, tmp_path):

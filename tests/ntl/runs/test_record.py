@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from ntl.runs import record as records
-from ntl.runs.record import RecordError, blank, history_bytes, predictions_bytes, read_record, to_json
+from ntl.runs.record import RecordError, blank, history_bytes, predictions_bytes, read_record, sealed, to_json
 
 
 def record(**changes):
@@ -19,7 +19,7 @@ def record(**changes):
         id="arithmetic-t5_nano-ce-s0-12345678", status="finished",
         metrics={"trained": {"interpolate": {"all": {"accuracy": 0.5, "mae": None, "places": [1, 2]}}}},
     )  # fmt: skip
-    return whole | changes
+    return sealed(whole | changes)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ DAMAGED = {
     "a list": b"[]",
     "deep": b"[" * 100_000,
     "not a number": to_json(record()).replace(b"0.5", b"NaN"),
-    "another schema": to_json(record(schema=2)),
+    "another schema": to_json(record(schema=1)),
     "no metrics": to_json(without("metrics")),
     "metrics of the wrong type": to_json(record(metrics=[])),
     "metrics too shallow": to_json(record(metrics={"trained": {"interpolate": 0.5}})),
@@ -73,6 +73,12 @@ DAMAGED = {
     "another run": to_json(record(id="arithmetic-t5_nano-ce-s1-12345678")),
     "unknown status": to_json(record(status="done")),
     "no reason": to_json(record(status="failed")),
+    "a file of another name": to_json(record(files={"../../notes.txt": "0"})),
+    "a file that is not there": to_json(record(files={"history.parquet": "0"})),
+    "an edited score": to_json(record() | {"metrics": {"trained": {"interpolate": {"all": {"accuracy": 0.9}}}}}),
+    "a field of its own": to_json(record() | {"later": 1}),
+    "a digest left out": to_json(without("digest") | {"digest": ""}),
+    "an infinite time": to_json(record()).replace(b'"timings": {}', b'"timings": {"train_seconds": 1e999}'),
 }
 
 
@@ -80,9 +86,9 @@ DAMAGED = {
 def test_a_damaged_record_is_named(folder, content, record_property):
     with pytest.raises(RecordError) as error:
         read_record(put(folder, content))
-    assert str(folder / "record.json") in str(error.value)
+    assert str(folder / "record.json") in str(error.value) or "history.parquet" in str(error.value)
     assert "start the run again" in str(error.value)
-    assert error.value.path == folder / "record.json"
+    assert error.value.path.parent == folder
     record_property("faults", 1)
 
 
@@ -152,8 +158,9 @@ def test_tables_are_checked_against_the_record(folder, record_property):
     flipped = bytearray(content)
     flipped[20] ^= 1
     (folder / "history.parquet").write_bytes(flipped)
-    with pytest.raises(RecordError, match="sha256"):
-        records.read_history(folder)
+    for read in (records.read_history, read_record, records.read_whole):
+        with pytest.raises(RecordError, match=r"history.parquet .*sha256"):
+            read(folder)
     record_property("faults", 1)
 
 
