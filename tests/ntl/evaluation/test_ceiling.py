@@ -9,7 +9,7 @@ from data_prep.multirc import by_passage, file_answers
 from ntl.data import EncodedDataset
 from ntl.encodings import PretrainedTokenizer, TrainedBPE, build
 from ntl.evaluation.score import perfect, score
-from ntl.numbers import parse_number
+from ntl.number_grammar import parse_number
 
 NUMBERS = ["7", "-12.5", "0", "1234567.25", "0.000123", "-999999937"]
 

@@ -192,7 +192,9 @@ LOSSES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "options"), LOSSES, ids=str)
+@pytest.mark.parametrize(
+    ("name", "options"), LOSSES, ids=lambda value: value if isinstance(value, str) else "-".join(value)
+)
 def test_every_public_attribute_has_the_same_value(name, options):
     tokenizer = word_tokenizer() if options.get("digit_level") is False else digit_tokenizer()
     ours, theirs = (getattr(module, name)(tokenizer, **options) for module in (ntl.losses, ntloss))
