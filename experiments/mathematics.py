@@ -33,9 +33,9 @@ ENCODINGS = (
     "seven significant digits without rounding to decimals."
 )
 RT = (
-    "The published `rt_ntl` numbers come from a different loss: padding (label −100) wraps around to the id of a number "
-    "token there and is trained as its digit; here it is ignored. `rt` keeps zeros at the end of decimals and T5's `▁` "
-    "before a number, which the published tokenizer drops."
+    "The published `rt_ntl` numbers come from a different loss: there, padding (label −100) wraps around to the id of "
+    "a number token and is trained as its digit; here it is ignored. `rt` keeps zeros at the end of decimals and T5's "
+    "`▁` before a number, which the published tokenizer drops."
 )
 MAE = "MAE and R² of logarithms are the paper's MAE and R² on this data: of sign(x)·log10(|x| + 1)."
 
