@@ -17,6 +17,8 @@ MAIN = Table(
     notes=(
         "Answers are whole solutions without calculator marks. Separators of thousands are removed and a zero is put "
         "before a bare decimal point.",
+        "Where digits are split, T5's `▁$1` is `▁$ 1` (published: `▁ $ 1`), with the same number token; with subword "
+        "tokens it is one piece and no number token, there and here.",
         "A model from scratch that has seen 6,353 problems stands on the floor; what the loss does to reasoning needs "
         "pretrained weights.",
     ),

@@ -8,9 +8,10 @@ from experiments.analysis.table import Comparison, Table
 
 SOURCES = (
     "DIST2Loss (Teaching Metric Distance to Discrete Autoregressive Language Models, ICLR 2026): CE + 0.1·KL to a "
-    "target that falls off with the squared distance, τ = 1; the published sum over number positions is a mean here, "
-    "as for the other arms. Its authors report, on a regression task of their own, RMSE 0.124 with place-value weights "
-    "and contrastive targets, 0.137 without the first, 0.139 without the second, 0.154 with CE.",
+    "target that falls off with the squared distance, τ = 1. The published α weighs a sum over number positions; here "
+    "it weighs their mean, as λ does in the other arms, so DIST2Loss has less weight than published. Its authors "
+    "report, on a regression task of their own, RMSE 0.124 with place-value weights and contrastive targets, 0.137 "
+    "without the first, 0.139 without the second, 0.154 with CE.",
     "DEL (Digit Entropy Loss, arXiv 2605.20369): CE + 0.01·DEL. Its authors report the mean accuracy over seven "
     "benchmarks with Qwen2.5-1.5B: CE 52.8, NTL-WAS 53.8, DIST2Loss 53.1, DEL 55.4. They re-implement DIST2Loss with a "
     "softmax over digits only, and average NTL's distance over digits and positions, a tenth of the paper's NTL-WAS.",

@@ -38,6 +38,11 @@ class RegressionTransformer(Encoding):
     between them.
 
     For a loss on number tokens, the value of a token is its digit.
+
+    Differences from the published code: zeros at the end of decimals are kept (published: `2.50` becomes `2.5`), as are
+    zeros before a number (published: `007` becomes `7`); a tokenizer's space marker before a number stays a token (T5's
+    `▁`; published: none); a number of more than 20 digits stays in plain digits (published: a token name outside the
+    vocabulary, cut into pieces).
     """
 
     name = "rt"

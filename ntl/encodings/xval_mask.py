@@ -38,7 +38,9 @@ class XValMask(XValMaskSigned):
 
     name = "xval_mask"
     scratch_only = True
-    because = "an encoder with the sizes of a T5 model fills in one number at a blank, and writes no text"
+    because = (
+        "an encoder from scratch (model.init=scratch) with the sizes of a T5 model fills in one number, and no text"
+    )
 
     def __init__(
         self,

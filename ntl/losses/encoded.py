@@ -31,6 +31,10 @@ class RegressionTransformerWithNTL(CrossEntropyWithNTL):
 
     The number tokens of all places take part in every position: with "was" a right digit at a wrong place costs
     nothing but cross-entropy.
+
+    The published code trains another loss: it looks up the value of every label, and −100, which pads answers, wraps
+    around to the id of a number token. Padding positions are trained to predict that token's digit, and counted in the
+    mean. Here they are ignored.
     """
 
     Options = RegressionTransformerWithNTLOptions

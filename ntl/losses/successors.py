@@ -126,8 +126,9 @@ class _CrossEntropyWithTerm(CrossEntropy):
 
 
 class CrossEntropyWithDist2(_CrossEntropyWithTerm):
-    """CE + α·DIST2Loss; parts "ce" and "dist2". α = 0.1 in all of its paper's experiments, with a sum over positions
-    there and a mean here."""
+    """CE + α·DIST2Loss; parts "ce" and "dist2". α = 0.1 in all of its paper's experiments, where it weighs a sum over
+    number positions. Here it weighs their mean, so that a batch with n number labels gives the term 1/n of the weight.
+    """
 
     Options = CrossEntropyWithDist2Options
     term_name = "dist2"

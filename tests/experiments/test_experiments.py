@@ -7,6 +7,7 @@ from helpers.made_records import write_record
 
 from experiments.analysis.figures import write as draw
 from experiments.analysis.frame import frame
+from experiments.analysis.published import published
 from experiments.analysis.records import ArmRuns, Record, arm_runs, load
 from experiments.analysis.rendering import sections, write
 from experiments.analysis.table import Comparison, Interaction, Table
@@ -189,3 +190,16 @@ def test_records_of_one_run_serve_both_experiments(tmp_path):
     records = load(tmp_path)
     for experiment in (mathematics, tokenization):
         assert list(arm_runs(experiment, records)["ce"].finished) == [0]
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_published_numbers_of_rt_ntl_are_said_to_be_of_another_loss(name):
+    for table in (table for table in module(name).TABLES if isinstance(table, Table)):
+        arms = table.arms or load_experiment(name).arms
+        shows = any(
+            arm.startswith("rt_ntl") and published(name, arm, split, metric)
+            for arm in arms
+            for split in table.splits
+            for metric in table.shown_metrics()
+        )
+        assert shows == any("`rt_ntl` numbers come from a different loss" in note for note in table.notes), table.title

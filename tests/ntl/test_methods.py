@@ -6,6 +6,7 @@ from decimal import Decimal
 import pytest
 import torch
 from helpers import tiny
+from helpers.training import assert_same, stop_at, weights
 
 from experiments.config import compose as configuration
 from experiments.config.instantiate import instantiate
@@ -16,6 +17,7 @@ from ntl.evaluation.score import score
 from ntl.models import build
 from ntl.settings import EvalSettings, TrainSettings
 from ntl.training import train as training
+from ntl.training.stopping import Stopped
 
 NEW = (
     "dist2",
@@ -118,3 +120,25 @@ def test_a_few_steps_through_the_trainer(family, loss, tmp_path):
     if result.best_step == 4:  # those weights are the model's now: validation by batches is validation of the whole
         for name, value in expected.parts.items():
             assert last[f"eval_{name}"] == pytest.approx(value.item(), rel=1e-4), name
+
+
+@pytest.mark.parametrize(
+    ("family", "loss"), [("t5", "xval_mask"), ("t5", "regression_head"), ("gpt2", "regression_head")]
+)
+def test_a_stopped_run_of_a_model_with_its_own_head_ends_as_the_uninterrupted_one(family, loss, tmp_path):
+    settings = TrainSettings(
+        steps=4, batch_size=8, learning_rate=1e-3, warmup_steps=0, eval_every=2, log_every=1, device="cpu"
+    )
+
+    def run(folder, **stop):
+        model, _, objective, layout, data = pieces(family, f"loss={loss}")
+        for part in model.modules():
+            if isinstance(part, torch.nn.Dropout):
+                part.p = 0.2
+        training.train(model, layout, objective, data, data, settings, 0, folder, **stop)
+        return model
+
+    whole = run(tmp_path / "a")
+    with pytest.raises(Stopped):
+        run(tmp_path / "b", tell=stop_at(2))
+    assert_same(weights(whole), weights(run(tmp_path / "b")))
