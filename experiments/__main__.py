@@ -29,7 +29,8 @@ def tables(args: argparse.Namespace) -> int:
     if args.results == ROOT / "results":
         from experiments.analysis.readme import refresh
 
-        refresh(ROOT / "README.md", ROOT)
+        for document in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+            refresh(document, ROOT)
     return code
 
 

@@ -207,6 +207,11 @@ class NumberVocabulary:
         """Return True where a label is a number token; any shape."""
         return self.lookup(labels) >= 0
 
+    def marked(self, labels: Tensor) -> Tensor:
+        """Return True where a label is a number token with a space marker, which begins a number; any shape."""
+        first = self.to(labels.device)._characters[..., 0][self._inside(labels)]
+        return self.mask(labels) & (first == _BREAK)
+
     def places(self, labels: Tensor) -> Tensor:
         """Return the decimal place of each number label within its number: units 0, tens 1, first decimal −1.
 

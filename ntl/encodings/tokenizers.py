@@ -72,8 +72,8 @@ class TrainedBPE:
     a loss on their distances is 50 times that of T5's subwords.
 
     With `marker`, every text begins with a space that decoding removes, as T5's tokenizer does. Together with the end
-    token, an answer `123` is then written in as many labels as T5 writes it: `Ġ 1 2 3 </s>`. With split digits the
-    marker stays apart from a minus too, since T5 has no piece `▁-`.
+    token, an answer `123` is then written in as many labels as T5 writes it: `Ġ 1 2 3 </s>`. The marker stays apart
+    from a minus too, since T5 has no piece `▁-`.
     """
 
     def __init__(self, texts: Iterable[str], vocab_size: int, *, marker: bool = False) -> None:
@@ -102,10 +102,7 @@ class TrainedBPE:
         if self.marker:
             backend.normalizer = normalizers.Prepend(" ")
             backend.decoder = decoders.Sequence([backend.decoder, decoders.Strip(" ", left=1, right=0)])
-        if split_digits:
-            _split(backend, "[0-9]|Ġ(?=-)" if self.marker else "[0-9]")
-        else:
-            _split(backend, f"Ġ?[0-9]{{1,{MAX_DIGITS}}}")
+        _split(backend, ("[0-9]" if split_digits else f"Ġ?[0-9]{{1,{MAX_DIGITS}}}") + "|Ġ(?=-)" * self.marker)
         trainer = trainers.BpeTrainer(
             vocab_size=self.vocab_size,
             min_frequency=2,

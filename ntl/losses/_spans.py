@@ -37,10 +37,11 @@ def per_number(x: Tensor, number: Tensor) -> Tensor:
 def place_weights(labels: Tensor, numbers: NumberVocabulary, base: float, dtype: torch.dtype) -> Tensor:
     """Return base^place for number labels, scaled to mean 1 within each number; meaningless elsewhere."""
     mask, dot, places = numbers.mask(labels), is_dot(labels, numbers), numbers.places(labels)
-    # A number goes on while places fall from one digit to the next, with at most a decimal point between them.
+    # A number goes on while places fall from one digit to the next, with at most a decimal point between them. A token
+    # with a space marker begins another, whatever its place: `7` `▁0.5`.
     after_digit = before(mask) & (places < before(places))
     after_dot = before(dot) & before(mask, 2) & (places < before(places, 2))
-    start = mask & ~after_digit & ~after_dot
+    start = mask & (numbers.marked(labels) | ~(after_digit | after_dot))
     number = number_of(start)
     # relative to the first digit, so that long numbers do not overflow
     first = per_number(places * start, number)[number]

@@ -1,8 +1,12 @@
 """The loss on whole numbers, against loops over spelt-out numbers."""
 
+import re
+
 import pytest
 import torch
 from helpers import loss_reference as reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ntl.losses import NumberLevelLoss
 from ntl.losses.functional import number_level_loss
@@ -66,3 +70,31 @@ def test_gradcheck():
 def test_it_needs_digits():
     with pytest.raises(ValueError, match="expected the digits 0 to 9"):
         NumberLevelLoss(reference.vocabulary(reference.VALUE_OF))
+
+
+def read_slowly(text, float_level):
+    """The numbers in a text: where each begins, and its digits with their places in the text."""
+    found = re.finditer(r"[0-9]+(?:\.[0-9]+)*" if float_level else "[0-9]+", text)
+    for match in found:
+        digits = [(match.start() + k, int(char)) for k, char in enumerate(match.group()) if char != "."]
+        yield digits
+
+
+@settings(deadline=None, max_examples=100)
+@given(text=st.text("0123456789..  x", min_size=1, max_size=14), float_level=st.booleans(), seed=st.integers(0, 9))
+def test_a_slow_reader_of_the_label_text_finds_the_same_numbers_and_errors(text, float_level, seed):
+    logits, labels = numbers_batch(seed, texts=[text])
+    got = number_level_loss(logits, labels, reference.vocabulary(), float_level=float_level, reduction="none")[0]
+    expected = [0.0] * len(text)
+    digit_ids = [reference.ID_OF[str(digit)] for digit in range(10)]
+    for digits in read_slowly(text, float_level):
+        whole = int("".join(str(digit) for _, digit in digits))
+        guess = 0.0
+        for position, _ in digits:
+            shares = logits[0, position, digit_ids].softmax(-1).tolist()
+            guess = 10 * guess + sum(digit * share for digit, share in enumerate(shares))
+        expected[digits[0][0]] = abs(guess - whole) / (guess + whole)
+    assert got.tolist() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    mean = number_level_loss(logits, labels, reference.vocabulary(), float_level=float_level)
+    found = list(read_slowly(text, float_level))
+    assert mean.item() == pytest.approx(sum(expected) / max(1, len(found)), rel=1e-9, abs=1e-12)

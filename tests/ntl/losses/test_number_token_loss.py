@@ -1,15 +1,21 @@
 """The number token loss against its definition written out with loops, in float64, values and gradients."""
 
+import re
 from itertools import product
 
 import numpy as np
 import pytest
 import torch
 from helpers import loss_reference as reference
+from helpers.shared_data import shared
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from scipy.stats import wasserstein_distance
 
+from ntl.encodings import PretrainedTokenizer, build
 from ntl.losses import NumberTokenLoss
 from ntl.losses.functional import number_token_loss
+from ntl.numbers import NumberVocabulary
 
 KINDS = ("was", "mse", "mae", "huber")
 VOCABULARIES = {"digits": reference.DIGIT_OF, "uneven": reference.VALUE_OF}
@@ -157,3 +163,67 @@ def test_columns_beyond_the_tokenizer_have_no_part(width):
     numbers = reference.vocabulary()
     wide = torch.nn.functional.pad(logits, (0, width - reference.WIDTH), value=50.0)
     assert number_token_loss(wide, labels, numbers) == number_token_loss(logits, labels, numbers)
+
+
+# T5's kind of vocabulary: marked twins, several digits in a token, interior dots.
+SUBWORDS = [*"0179", "12", "345", "3.14", "▁7", "▁2024", "▁0.5", "▁1.5", ".", "x"]
+
+
+class Spelt:
+    """A tokenizer as `NumberVocabulary` needs it."""
+
+    def __init__(self, tokens):
+        self.get_vocab = {token: index for index, token in enumerate(tokens)}.copy
+
+
+def place_weights_slowly(tokens, base):
+    """Write the tokens out as text, find its numbers, and weigh each number's tokens by the place of their last digit.
+
+    A token counts to the number that holds its last digit. Space markers are written as spaces, and tokens that are
+    neither a number nor a dot (T5's `▁3.` among them) as `x`.
+    """
+    text, ends = "", []
+    for token in tokens:
+        is_number = re.fullmatch(r"▁?[0-9]+(\.[0-9]+)?", token)
+        text += token.replace("▁", " ") if is_number or token == "." else "x"
+        ends.append(len(text) - 1 if is_number else None)
+    weights = [0.0] * len(tokens)
+    for number in re.finditer(r"[0-9]+(\.[0-9]+)?", text):
+        members = [t for t, end in enumerate(ends) if end is not None and number.start() <= end < number.end()]
+        units = number.start() + len(number.group().partition(".")[0]) - 1  # a digit k after the units is after the dot
+        shares = [base ** (units - ends[t] + (ends[t] > units)) for t in members]
+        for t, share in zip(members, shares, strict=True):
+            weights[t] = share * len(shares) / sum(shares)
+    return weights
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(st.sampled_from(["7", "0", ".", "▁0.5"]) | st.sampled_from(SUBWORDS), min_size=1, max_size=12),
+    st.floats(1.01, 10),
+)
+@example(["7", "▁0.5"], 2.0)  # two numbers, although the place falls from 0 to −1
+@example(["12", ".", "▁1.5", "0"], 3.0)
+@example(["345", "12", ".", "7"], 10.0)
+def test_place_weights_of_subwords_are_those_of_the_written_numbers(tokens, base):
+    numbers = NumberVocabulary.from_tokenizer(Spelt(SUBWORDS), digits_only=False)
+    labels = torch.tensor([[SUBWORDS.index(token) for token in tokens]])
+    logits = torch.randn(*labels.shape, len(SUBWORDS), generator=torch.Generator().manual_seed(0)).double()
+    plain = number_token_loss(logits, labels, numbers, reduction="none")[0].tolist()
+    weighted = number_token_loss(logits, labels, numbers, reduction="none", place_value=base)[0].tolist()
+    expected = place_weights_slowly(tokens, base)
+    assert [loss > 0 for loss in plain] == [weight > 0 for weight in expected]
+    assert weighted == pytest.approx([loss * weight for loss, weight in zip(plain, expected, strict=True)])
+
+
+def test_place_weights_of_t5s_own_tokens():
+    t5 = build("subword", PretrainedTokenizer(str(shared("tokenizers/t5"))))
+    for text in ("1234.5 7", "7 1.5 2024", "In 2018 it was 3.75, not 12345678.25", "0 0.5 0.000"):
+        ids = t5.encode(text)["input_ids"]
+        tokens = t5.tokenizer.convert_ids_to_tokens(ids)
+        logits = torch.zeros(1, len(ids), len(t5.tokenizer), dtype=torch.float64)
+        labels = torch.tensor([ids])
+        plain = number_token_loss(logits, labels, t5.numbers, reduction="none")[0].tolist()
+        weighted = number_token_loss(logits, labels, t5.numbers, reduction="none", place_value=2.0)[0].tolist()
+        expected = [loss * w for loss, w in zip(plain, place_weights_slowly(tokens, 2.0), strict=True)]
+        assert weighted == pytest.approx(expected), tokens
