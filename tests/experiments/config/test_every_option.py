@@ -16,8 +16,8 @@ CHOICES = [
 WRONG = ["many", "1.5", "-1", "0", "nan", "null", "[1]", "true", "''"]
 # What of the above an option may well be.
 FINE = {
-    "many": "model.name model.hub model.revision model.lora.targets dataset.name dataset.folder dataset.hub dataset.revision dataset.url "
-    "loss.name "
+    "many": "model.name model.hub model.revision model.lora.targets "
+    "dataset.name dataset.folder dataset.hub dataset.revision dataset.url loss.name "
     "logger.project logger.entity logger.group paths.data paths.outputs paths.results",
     "1.5": "model.lora.alpha loss.weight loss.sigma loss.squash loss.place_value loss.temperature "
     "train.learning_rate train.weight_decay train.max_grad_norm logger.timeout",
