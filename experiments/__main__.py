@@ -124,6 +124,14 @@ def rescore(args: argparse.Namespace) -> int:
     return 1 if done.problems else 0
 
 
+def options(args: argparse.Namespace) -> int:
+    """what each option means, its default and valid values; NAME: model, dataset, loss, train, eval or logger"""
+    from experiments.config.describe import options as described
+
+    print(described(args.names))
+    return 0
+
+
 def _named_records(args: argparse.Namespace) -> list[Record]:
     """The records of the named experiments and runs, or all; a run that is published too has two."""
     from experiments.analysis.records import arm_runs, load
@@ -194,7 +202,7 @@ def everything(args: argparse.Namespace) -> int:
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     function.__name__: function
-    for function in (tables, figures, claims, status, plan, collect, publish, rescore, runtime, loss_scale)
+    for function in (tables, figures, claims, status, plan, collect, publish, rescore, runtime, loss_scale, options)
 }
 
 

@@ -24,7 +24,7 @@ from functools import cache
 from numbers import Integral, Real
 from typing import Any, get_args, get_origin
 
-from ntl.text import did_you_mean, nearest
+from ntl.text import nearest, suggestion
 
 _KEY = "option"
 REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "REQUIRED"})()  # in place of a default
@@ -176,8 +176,8 @@ def check_node(node: Mapping[str, Any], where: str, also: Iterable[str] = ()) ->
         if key in declared:
             check_value(declared[key], value, where)
         elif key not in ("_target_", "name", *also):
-            known = [f"{where}.{name}" for name in (*declared, *also)]
-            raise OptionError(did_you_mean("key", f"{where}.{key}", known, of=node["_target_"].rpartition(".")[2]))
+            owner = node["_target_"].rpartition(".")[2]
+            raise OptionError(f"unknown key '{where}.{key}' of {owner}; {suggestion(key, (*declared, *also))}")
         if isinstance(value, Mapping) and "_target_" in value and key in also:
             check_node(value, f"{where}.{key}")
     if cls and not node["_target_"].endswith(f".{cls.__name__}"):  # an `Options`, which checks what goes together
@@ -276,5 +276,12 @@ def described(hint: Any) -> str:
         return f"a list, each {described(parts[0])}"
     if origin in (dict, Mapping):
         return "a mapping" if parts[1] is Any else f"a mapping, each value {described(parts[1])}"
-    words = {str: "a text", float: "a finite number", int: "an integer", bool: "true or false", type(None): "null"}
+    words = {
+        Any: "any value",
+        str: "a text",
+        float: "a finite number",
+        int: "an integer",
+        bool: "true or false",
+        type(None): "null",
+    }
     return words.get(hint, str(hint))

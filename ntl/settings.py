@@ -1,7 +1,7 @@
 """What a run can be told, as plain dataclasses: the one place where these defaults stand.
 
-The yaml files under `conf/` name these classes as `_target_` and hold what a choice sets differently. Importing this
-module loads neither torch nor transformers, so a misspelt key is answered at once.
+The yaml files under `conf/` name these classes as `_target_` and state what a choice sets differently. Importing this
+module loads neither torch nor transformers, so that a misspelt key is reported at once.
 """
 
 from __future__ import annotations

@@ -98,3 +98,28 @@ def test_a_damaged_record_is_an_error_that_names_it(results, capsys):
     path.write_text("{")
     assert main(["tables", "--results", str(results), "--outputs", str(results.parent / "outputs")]) == 1
     assert str(path) in capsys.readouterr().err
+
+
+def test_options_of_a_group_are_printed_with_meaning_and_range():
+    with at_most(4):
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", "experiments", "options", "loss"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert "| torch\n" not in done.stderr and "omegaconf" in done.stderr
+    assert "loss=gce_ntl_was,ntl_huber,ntl_mae,ntl_mse,ntl_was\n" in done.stdout
+    meaning = "λ; 0.3 is the paper's, 0 turns the number token loss off (a finite number of at least 0)"
+    assert f"  loss.weight=0.3\n      {meaning}\n" in done.stdout
+    assert "  loss.encoding_options.positions=1024\n" in done.stdout
+
+
+def test_options_of_every_group_are_printed(capsys):
+    assert main(["options"]) == 0
+    said = capsys.readouterr().out
+    for key in ("model.lora.r=0", "dataset.digits=3", "train.steps=1800", "eval.beams=1", "logger.mode=auto"):
+        assert f"  {key}\n" in said
+    assert main(["options", "los"]) == 2
+    assert "unknown group 'los'; nearest: loss" in capsys.readouterr().err
