@@ -20,6 +20,7 @@ from ntl import data as layouts
 from ntl import distributed, models, predict
 from ntl.evaluation import answer as evaluation
 from ntl.evaluation.score import score, trivial
+from ntl.models import lora
 from ntl.quiet import quiet_libraries
 from ntl.runs import faults, tracking
 from ntl.runs.lease import LeaseLost
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from ntl.runs.tracking import Tracker
 
 log = logging.getLogger(__name__)
+
+SAVED_ANSWERS = 8  # questions that the saved model is asked again
 
 
 class Dataset(Protocol):
@@ -158,7 +161,8 @@ def execute(parts: Parts, prepared: Prepared, run: Run) -> None:
                 tell=tracker.log,
                 title=run.id,
             )
-        model = trained.model
+        described = models.describe(trained.model, parts.model)
+        model = lora.merged(trained.model)  # what is scored is what is saved
         start = time.perf_counter()
         answered["trained"] = answers("trained")
         evaluation_seconds = time.perf_counter() - start
@@ -193,7 +197,7 @@ def execute(parts: Parts, prepared: Prepared, run: Run) -> None:
             "files": {name: entry["sha256"] for name, entry in prepared.manifest["files"].items()},
             "sizes": prepared.manifest["sizes"],
         },
-        "model": models.describe(model, parts.model)
+        "model": described
         | {
             "best_step": trained.best_step,
             "max_new_tokens": limit,
@@ -212,6 +216,9 @@ def execute(parts: Parts, prepared: Prepared, run: Run) -> None:
         for split, given in splits.items()
         for index, (text, cut) in enumerate(zip(given.texts, given.truncated, strict=True))
     )
-    predict.save(run.folder / "model", predict.Trained(model, encoding, layout, parts.eval, limit), parts.model.loss_on)
+    final = predict.Trained(model, encoding, layout, parts.eval, limit, parts.model.question_tokens)
+    predict.save(run.folder / "model", final, parts.model.loss_on)
+    few = [row["question"] for row in tests[parts.dataset.test_splits[0]][:SAVED_ANSWERS]]
+    predict.check_saved(run.folder / "model", final, few)
     run.finish(fields, trained.history, predictions)
     training.remove_checkpoints(folder)
