@@ -29,6 +29,10 @@ class NoModel(ValueError):
     """A folder that holds no trained model of this suite."""
 
 
+class SavedModelDiffers(RuntimeError):
+    """A saved model that does not answer as the one that was saved."""
+
+
 class Trained(NamedTuple):
     """All that is needed to answer questions."""
 
@@ -37,6 +41,7 @@ class Trained(NamedTuple):
     layout: Layout
     eval: EvalSettings
     max_new_tokens: int
+    question_tokens: int | None = None  # longer questions are cut
 
 
 def save(folder: Path, trained: Trained, loss_on: str) -> None:
@@ -52,10 +57,44 @@ def save(folder: Path, trained: Trained, loss_on: str) -> None:
         "beams": trained.eval.beams,
         "decode": trained.eval.decode,
         "max_new_tokens": trained.max_new_tokens,
+        "question_tokens": trained.question_tokens,
     }
     (temporary / ANSWERING).write_text(json.dumps(answering, indent=2) + "\n")
     shutil.rmtree(folder, ignore_errors=True)
     temporary.rename(folder)
+
+
+def check_saved(folder: Path, trained: Trained, questions: Sequence[str]) -> None:
+    """Read what `save` wrote to `folder`, and compare its answers to `questions` with those of `trained`.
+
+    Both answer on one device, in one batch and with equal weights, so that their answers are equal token by token.
+
+    Raises:
+        SavedModelDiffers: they are not; the text names a question and both answers.
+    """
+    saved = load(folder)
+    saved.model.to(trained.model.device)
+    ours, theirs = (
+        it.encoding.generate(
+            it.model,
+            it.layout.prompt_batch([question for question, _ in _encoded(questions, it)]),
+            max_new_tokens=it.max_new_tokens,
+            num_beams=it.eval.beams,
+            decode=it.eval.decode,
+        )
+        for it in (trained, saved)
+    )
+    for question, one, other in zip(questions, ours, theirs, strict=True):
+        if one != other:
+            raise SavedModelDiffers(
+                f"the model saved in '{folder.name}' answers {other.text!r} to {question!r}, expected {one.text!r} as "
+                "before it was saved: the scores are not those of the saved model"
+            )
+
+
+def _encoded(questions: Sequence[str], trained: Trained) -> EncodedDataset:
+    rows = [{"question": question, "answer": ""} for question in questions]
+    return EncodedDataset(rows, trained.encoding, trained.question_tokens)
 
 
 def ask(folder: Path, questions: Sequence[str]) -> list[str]:
@@ -72,7 +111,7 @@ def ask(folder: Path, questions: Sequence[str]) -> list[str]:
     quiet_libraries()
     nested = folder / "model"
     trained = load(nested if nested.is_dir() else folder)
-    data = EncodedDataset([{"question": question, "answer": ""} for question in questions], trained.encoding)
+    data = _encoded(questions, trained)
     return answer(trained.model, trained.encoding, trained.layout, data, trained.eval, trained.max_new_tokens).texts
 
 
@@ -106,4 +145,5 @@ def load(folder: Path) -> Trained:
         layout=layout_for(config.is_encoder_decoder, encoding, answering["loss_on"]),
         eval=EvalSettings(beams=answering["beams"], decode=answering["decode"]),
         max_new_tokens=answering["max_new_tokens"],
+        question_tokens=answering.get("question_tokens"),
     )

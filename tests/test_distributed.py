@@ -1,5 +1,6 @@
 """One run on several processes, as torchrun starts them: what one process computes, and only the first one writes."""
 
+import json
 import os
 import re
 import signal
@@ -210,3 +211,23 @@ def test_a_wrong_command_is_told_once(arguments, message, tmp_path):
     code, said = done([*SMALL, *arguments], tmp_path)
     assert code == 1 and said.count("error: ") == 1 and message in said
     assert not any(tmp_path.iterdir())
+
+
+def masks(seed, folder):
+    """What dropout leaves out in each process, and the weights that come of it."""
+    folder.mkdir()
+    command = [*TORCHRUN, "tests/helpers/masks.py", str(seed), str(folder)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    found = [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
+    weights = {(folder / f"{rank}.weights").read_text() for rank in (0, 1)}
+    assert len(weights) == 1
+    return found, weights
+
+
+def test_dropout_follows_from_the_seed_and_differs_between_processes(tmp_path):
+    first, again, other = (masks(seed, tmp_path / name) for seed, name in ((0, "a"), (0, "b"), (1, "c")))
+    assert first == again
+    assert first[1] != other[1]
+    every = [mask for found, _ in (first, other) for process in found for mask in process]
+    assert len(every) > 16 and len(set(every)) == len(every)  # no process repeats another, of any seed

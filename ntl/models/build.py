@@ -82,6 +82,8 @@ def check(settings: ModelSettings, encoding: type[Encoding] | None = None) -> No
             _language_model(_published_config(settings), settings)
     else:  # with published weights too, which do without: the one key that is wrong may be the one that was meant
         _check_architecture(settings.family, json.dumps(settings.architecture, sort_keys=True))
+    if settings.adapters is not None and settings.path is not None:
+        lora.check_targets(_published_config(settings), settings.adapters)
 
 
 @cache
@@ -141,6 +143,8 @@ def find(settings: ModelSettings) -> None:
         fingerprint(settings)
         if settings.init == "pretrained" or settings.family == "auto":
             _language_model(config, settings)
+        if settings.adapters is not None:
+            lora.check_targets(config, settings.adapters)
 
 
 def _not_available(settings: ModelSettings, error: Exception) -> NotAvailable:

@@ -21,6 +21,8 @@ from ntl import distributed, models, predict
 from ntl.evaluation import answer as evaluation
 from ntl.evaluation.baselines import CEILING
 from ntl.evaluation.score import perfect, score, trivial
+from ntl.evaluation.score import score, trivial
+from ntl.models import lora
 from ntl.quiet import quiet_libraries
 from ntl.runs import faults, tracking
 from ntl.runs.lease import LeaseLost
@@ -40,6 +42,7 @@ log = logging.getLogger(__name__)
 
 # What is measured of answers while training, where it has a value (`train.answer_examples`).
 CURVES = ("accuracy", "log_mae", "spearman", "rouge1", "nll", "digit_error")
+SAVED_ANSWERS = 8  # questions that the saved model is asked again
 
 
 class Dataset(Protocol):
@@ -173,7 +176,8 @@ def execute(parts: Parts, prepared: Prepared, run: Run) -> None:
                 title=run.id,
                 measure=measure if curve_rows else None,
             )
-        model = trained.model
+        described = models.describe(trained.model, parts.model)
+        model = lora.merged(trained.model)  # what is scored is what is saved
         start = time.perf_counter()
         answered["trained"] = answers("trained")
         evaluation_seconds = time.perf_counter() - start
@@ -211,7 +215,7 @@ def execute(parts: Parts, prepared: Prepared, run: Run) -> None:
             "sizes": prepared.manifest["sizes"],
             "training_labels": {"all": labels, "numbers": numbers, "per_number": labels / numbers if numbers else None},
         },
-        "model": models.describe(model, parts.model)
+        "model": described
         | {
             "best_step": trained.best_step,
             "max_new_tokens": limit,
@@ -230,6 +234,9 @@ def execute(parts: Parts, prepared: Prepared, run: Run) -> None:
         for split, given in splits.items()
         for index, (text, cut) in enumerate(zip(given.texts, given.truncated, strict=True))
     )
-    predict.save(run.folder / "model", predict.Trained(model, encoding, layout, parts.eval, limit), parts.model.loss_on)
+    final = predict.Trained(model, encoding, layout, parts.eval, limit, parts.model.question_tokens)
+    predict.save(run.folder / "model", final, parts.model.loss_on)
+    few = [row["question"] for row in tests[parts.dataset.test_splits[0]][:SAVED_ANSWERS]]
+    predict.check_saved(run.folder / "model", final, few)
     run.finish(fields, trained.history, predictions)
     training.remove_checkpoints(folder)

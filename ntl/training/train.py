@@ -23,6 +23,7 @@ from ntl import distributed, options
 from ntl.data import EncodedDataset, Layout, without_labels
 from ntl.losses.objectives import Objective
 from ntl.models import linear_head
+from ntl.models.initialisation import stream_seed
 from ntl.settings import TrainSettings
 from ntl.text import suggestion
 from ntl.training import checkpoints, fsdp
@@ -197,8 +198,8 @@ def train(
         if resume is not None:
             log.info("going on from step %d", before)
         if before < settings.steps:
-            if distributed.rank():
-                torch.manual_seed(seed + distributed.rank())  # else all processes would drop out alike
+            if distributed.rank():  # else all processes would drop out alike; seed + rank is another run's seed
+                torch.manual_seed(stream_seed(seed, "dropout", str(distributed.rank())))
             trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
             if sharded:
                 log.info("each process held %.2f of the weights", fsdp.share_of_weights(model))

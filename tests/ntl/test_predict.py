@@ -4,8 +4,10 @@ import pytest
 import torch
 import transformers
 from helpers import tiny
+from safetensors.torch import load_file, save_file
 
 from ntl import predict as saving
+from ntl.encodings import TrainedBPE, build
 from ntl.evaluation import answer as evaluation
 from ntl.settings import EvalSettings
 
@@ -36,6 +38,48 @@ def test_a_saved_model_answers_the_same(family, encoding, tmp_path):
     assert after.encoding.name == encoding
     assert not after.model.training
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+KINDS = [*(("t5", name) for name in ("digits", "subword", "rt", "xval", "xval_mask", "scalar")), ("gpt2", "scalar")]
+
+
+def fitted(family, name):
+    """A trained model of any encoding, fitted to answers that are numbers."""
+    rows = [row for row in tiny.ROWS if row["answer"][-1].isdigit()]
+    using = build(name, TrainedBPE([row[part] for row in tiny.ROWS for part in row] * 2, vocab_size=300))
+    using.fit({"train": rows})
+    model = tiny.model(family, spread=0.7, using=using)
+    return saving.Trained(model, using, tiny.layout(family, using=using), EvalSettings(), 9)
+
+
+ASKED = [row["question"] for row in tiny.ROWS]
+
+
+@pytest.mark.parametrize(("family", "name"), KINDS)
+def test_a_saved_model_that_answers_otherwise_is_noticed(family, name, tmp_path):
+    before, folder = fitted(family, name), tmp_path / "model"
+    saving.save(folder, before, "answer")
+    saving.check_saved(folder, before, ASKED)
+    weights = load_file(folder / "model.safetensors")
+    generator = torch.Generator().manual_seed(0)
+    weights = {key: torch.randn(value.shape, generator=generator) for key, value in weights.items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(saving.SavedModelDiffers, match=r"answers .* expected .* as before it was saved"):
+        saving.check_saved(folder, before, ASKED)
+
+
+def test_long_questions_are_cut_as_they_were_for_the_scores(tmp_path):
+    before = trained("t5", beams=1)._replace(question_tokens=2)
+    saving.save(tmp_path / "model", before, "answer")
+    saving.check_saved(tmp_path / "model", before, ASKED)
+    cut = saving.ask(tmp_path / "model", ASKED)
+    assert cut == saving.ask(tmp_path / "model", [before.encoding.decode(i) for i in cut_ids(before)])
+    with pytest.raises(saving.SavedModelDiffers):
+        saving.check_saved(tmp_path / "model", before._replace(question_tokens=None), ASKED)
+
+
+def cut_ids(it):
+    return [it.encoding.encode(question)["input_ids"][: it.question_tokens] for question in ASKED]
 
 
 def test_decoding_is_kept(tmp_path):

@@ -1,11 +1,13 @@
 """Any causal or sequence-to-sequence model: checkpoints of other architectures go the whole way of a run."""
 
 import json
+import shutil
 
 import pytest
 import torch
 import transformers
 from helpers import checkpoints, tiny
+from safetensors.torch import load_file, save_file
 
 import run
 from experiments.config.compose import ConfigurationError, compose
@@ -197,6 +199,22 @@ def test_a_run_from_a_folder(name, lora, folders, tmp_path):
         assert tokenizer.chat_template == checkpoints.CHAT
 
 
+def test_a_run_whose_saved_model_answers_otherwise_fails(folders, tmp_path, monkeypatch):
+    save = saving.save
+
+    def damage(folder, *rest):
+        save(folder, *rest)
+        path = folder / "model.safetensors"
+        weights = {name: torch.randn_like(value) for name, value in load_file(path).items()}
+        save_file(weights, path, metadata={"format": "pt"})
+
+    monkeypatch.setattr(saving, "save", damage)
+    with pytest.raises(saving.SavedModelDiffers):
+        run.run(run_config(folders["llama"], tmp_path, LORA))
+    made = record(tmp_path)
+    assert made["status"] == "failed" and made["reason"]["type"] == "SavedModelDiffers"
+
+
 def test_an_interrupted_run_with_adapters_ends_as_if_it_had_not_been(folders, tmp_path, monkeypatch):
     from ntl.training.callbacks import Seal
 
@@ -271,8 +289,6 @@ class TestSources:
         assert self.node("model.name=mine")["path"] == "mine"
 
     def test_the_place_of_a_folder_is_no_part_of_a_run(self, folders, tmp_path):
-        import shutil
-
         from ntl.runs.identity import canonical
 
         copied = shutil.copytree(folders["llama"], tmp_path / "llama")
@@ -313,6 +329,9 @@ def test_what_is_no_writing_model_is_refused_before_any_work(folders):
         (["model.lora.r=4", "model.lora.targets=[]"], "model.lora.targets: got []"),
         (["model.lora={rank: 3}"], "rank"),
         (["model.lora.rank=3"], "unknown key 'model.lora.rank'"),
+        (["model.lora={r: 4, targets: [lm_head]}"], "which adapts lm_head"),
+        (["model.lora={r: 4, targets: [q_proj, embed_tokens]}"], "shares its weight with lm_head, and merging"),
+        (["model.lora={r: 4, targets: [quer]}"], "expected layers of this model (down_proj"),
         (["model.lora.r=4", "model.init=scratch"], "model.init=pretrained"),
         (["model.lora.r=4", "loss=rt"], "encoding 'rt', which adds tokens"),
         (["loss=xval"], "family 'auto'"),
@@ -332,6 +351,25 @@ def test_adapters_are_off_unless_a_rank_is_given(folders):
     from ntl.runs.identity import canonical
 
     assert "lora" not in canonical(compose(["model=custom", name]))["config"]["model"]
+
+
+def test_a_head_of_its_own_can_be_adapted(folders, tmp_path):
+    """FLAN-T5's is its own, though T5's configuration class says that all heads are tied."""
+    untied = shutil.copytree(folders["t5"], tmp_path / "t5")
+    path = untied / "model.safetensors"
+    weights = load_file(path)
+    weights["lm_head.weight"] = torch.randn_like(weights["shared.weight"])
+    save_file(weights, path, metadata={"format": "pt"})
+    for folder in (folders["llama"], untied):
+        config = run_config(folder, tmp_path / f"run {folder.name}", "model.lora={r: 4, targets: [lm_head]}")
+        run.run(config)
+        assert record(tmp_path / f"run {folder.name}")["status"] == "finished"
+        (saved,) = (tmp_path / f"run {folder.name}" / "outputs").glob("runs/*/*/model")
+        model, before = (auto_class(folder.name).from_pretrained(place) for place in (saved, folder))
+        changed = [name for name, value in model.named_parameters() if not value.equal(before.get_parameter(name))]
+        assert changed == ["lm_head.weight"]
+    with pytest.raises(ValueError, match=r"which adapts lm_head.*shares its weight with"):
+        load(folders["t5"], lora={"r": 2, "targets": ["lm_head"]})  # known from the weights alone
 
 
 def test_layers_that_a_model_has_not_are_said(folders):

@@ -45,6 +45,42 @@ def test_the_checkpoint_of_the_lowest_validation_cross_entropy_is_kept(values, b
             assert_same(weights(model), weights(last))
 
 
+PLATEAU = {"mode": "min", "factor": 0.5, "patience": 1}
+VALUES = (3.0, 2.0, 2.0, 2.5, 1.0, 1.5, 1.25, 0.5)
+
+
+def torchs_rates(values, steps, every, rate):
+    """The learning rate of each step under torch's own schedule, given the values of the validations."""
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=rate)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, **PLATEAU)
+    rates = []
+    for step in range(1, steps + 1):
+        rates.append(optimizer.param_groups[0]["lr"])
+        if step % every == 0:
+            schedule.step(values[step // every - 1])
+    return rates
+
+
+def rates(result):
+    return [row["learning_rate"] for row in result.history if "learning_rate" in row]
+
+
+def test_the_plateau_schedule_is_torchs_on_the_validation_cross_entropy(tmp_path):
+    """The validation total runs the other way. Stopped at a validation that has used up the patience, and after one."""
+    options = {"steps": 16, "schedule": "reduce_lr_on_plateau", "schedule_options": PLATEAU, "learning_rate": 2e-3}
+    expected = torchs_rates(VALUES, 16, 2, 2e-3)
+    assert len(set(expected)) == 3  # it is lowered twice
+    model, whole = train(tmp_path / "a", made=scripted(VALUES), **options)
+    assert rates(whole) == expected
+    for step, seen in ((5, 3), (10, 5)):  # a stop comes one step after the row that asks for it
+        folder = tmp_path / str(step)
+        with pytest.raises(Stopped, match=f"stopped at step {step + 1} of 16"):
+            train(folder, made=scripted(VALUES), tell=stop_at(step), **options)
+        resumed, result = train(folder, made=scripted(VALUES[seen:]), **options)
+        assert rates(result) == expected
+        assert_same(weights(model), weights(resumed))
+
+
 @pytest.mark.parametrize(("family", "number"), [("t5", signal.SIGTERM), ("gpt2", signal.SIGINT)])
 def test_a_stopped_run_ends_as_the_uninterrupted_one(family, number, tmp_path):
     whole, expected = train(tmp_path / "a", family, **HARD)
