@@ -1,6 +1,25 @@
 """Models: T5 and GPT-2 from the hub, from a local folder, or from scratch."""
 
-from ntl.models.build import NotAvailable, build, check, describe, find, fingerprint, tokenizer_source
+from ntl.models.build import (
+    NotAvailable,
+    build,
+    check,
+    describe,
+    find,
+    fingerprint,
+    model_type,
+    tokenizer_source,
+)
 from ntl.models.initialisation import initialise
 
-__all__ = ["NotAvailable", "build", "check", "describe", "find", "fingerprint", "initialise", "tokenizer_source"]
+__all__ = [
+    "NotAvailable",
+    "build",
+    "check",
+    "describe",
+    "find",
+    "fingerprint",
+    "initialise",
+    "model_type",
+    "tokenizer_source",
+]

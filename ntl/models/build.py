@@ -130,6 +130,15 @@ def find(settings: ModelSettings) -> None:
             _language_model(config, settings)
 
 
+def model_type(settings: ModelSettings) -> str:
+    """The type that transformers gives the model, such as "t5" or "qwen2".
+
+    Raises:
+        NotAvailable: it is to be read from the hub, and is neither there nor in the local cache.
+    """
+    return settings.family if settings.family != "auto" else _published_config(settings).model_type
+
+
 def _not_available(settings: ModelSettings, error: Exception) -> NotAvailable:
     reason = hub.reason(error) if settings.path is None else (str(error).strip() or type(error).__name__).split("\n")[0]
     scratch = ", or train the same size from scratch by model.init=scratch model.tokenizer=bpe"

@@ -25,6 +25,10 @@ IMPLEMENTATIONS = (*functional.IMPLEMENTATIONS, "linear")
 MODEL_TYPES = ("t5", "gpt2")
 
 
+class NotSupported(ValueError):
+    """An implementation of the loss that this model or this loss does not have."""
+
+
 class LinearHead:
     """While entered, `model(**inputs, labels=…, counts=…)` returns the objective's LossParts in place of logits.
 
@@ -73,6 +77,20 @@ def _given(hidden: Tensor) -> Tensor:
     return hidden
 
 
+def check_request(requested: str, objective: Objective, model_type: str | None = None) -> None:
+    """Raise NotSupported unless the objective, and models of that type where it is known, can do what is requested."""
+    if requested in ("fused", "linear") and not objective.fuses:
+        raise NotSupported(
+            f"{OPTION}: got '{requested}' for {type(objective).__name__}, expected a loss with more than one "
+            f"implementation (CrossEntropy, CrossEntropyWithNTL); use {OPTION}=auto"
+        )
+    if requested == "linear" and model_type not in (*MODEL_TYPES, None):
+        raise NotSupported(
+            f"{OPTION}: got 'linear' for a model of type {model_type}, expected one of type "
+            f"{' or '.join(MODEL_TYPES)} with a linear head; use {OPTION}=auto"
+        )
+
+
 def resolve_implementation(
     requested: str, model: PreTrainedModel, objective: Objective, tokens: int, *, sharded: bool = False
 ) -> str:
@@ -86,21 +104,17 @@ def resolve_implementation(
         sharded: whether each process holds a part of the head's weight only; "auto" is then never "linear".
 
     Raises:
-        ValueError: the request is unknown, or model or objective cannot do it.
+        ValueError: the request is unknown, or model or objective cannot do it (NotSupported).
     """
     if requested not in IMPLEMENTATIONS:
         raise ValueError(f"{OPTION}: got '{requested}', expected one of {', '.join(IMPLEMENTATIONS)}")
     head = model.get_output_embeddings()
     simple = model.config.model_type in MODEL_TYPES and type(head) is nn.Linear
-    if requested in ("fused", "linear") and not objective.fuses:
-        raise ValueError(
-            f"{OPTION}: got '{requested}' for {type(objective).__name__}, expected a loss with more than one "
-            f"implementation (CrossEntropy, CrossEntropyWithNTL); use {OPTION}=auto"
-        )
+    check_request(requested, objective, model.config.model_type)
     if requested == "linear" and not simple:
-        raise ValueError(
+        raise NotSupported(
             f"{OPTION}: got 'linear' for a {type(model).__name__} whose head is a {type(head).__name__}, expected a "
-            f"model of type {' or '.join(MODEL_TYPES)} with a linear head; use {OPTION}=auto"
+            f"linear head; use {OPTION}=auto"
         )
     if requested != "auto":
         return requested
