@@ -52,9 +52,9 @@ def main(_: DictConfig) -> None:
 
 def run(config: Mapping[str, Any], one_thread: bool = False) -> None:
     """Do the run that `config` describes and record it, unless that has been done."""
-    from experiments.config.instantiate import instantiate
+    from experiments.config.instantiate import instantiate_whole
 
-    parts = instantiate(config)  # checks all that can be checked before work starts
+    parts = instantiate_whole(config)  # checks all that can be checked before work starts
 
     import torch
 
@@ -62,7 +62,6 @@ def run(config: Mapping[str, Any], one_thread: bool = False) -> None:
     from ntl.runs import run as runs
     from ntl.runs.execute import execute_or_fail
 
-    models.find(parts.model)
     torch.set_num_threads(1 if one_thread else parts.train.threads or torch.get_num_threads())
     paths = {name: Path(path) for name, path in config["paths"].items()}
     prepared = distributed.in_turn(lambda: parts.dataset.prepare(paths["data"]))

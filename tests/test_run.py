@@ -259,6 +259,10 @@ BAD = [
     (["eval.beams=0"], r"eval\.beams: got 0, expected an integer of at least 1"),
     (["loss=ce,ntl_was"], r"got several values of loss; add -m to run them all"),
     (["-m", "loss=ce", "train.steps=6,5"], r"train\.steps: got 5, expected a multiple of train\.eval_every=3, .*"),
+    (
+        ["loss=xval", "train.loss_implementation=linear"],
+        r"train\.loss_implementation: got 'linear' for XVal, expected a loss with more than one implementation .*",
+    ),
     (["hydra.jobs=3"], r"Key 'jobs' not in 'HydraConf' .*"),
     (
         ["model=t5_small", *DATA, "logger=none"],

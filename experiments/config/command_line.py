@@ -43,11 +43,10 @@ def check(arguments: Sequence[str]) -> None:
         )
     configs = configuration.compose_all(arguments)
     configuration.check_launcher(arguments)
-    from experiments.config.instantiate import instantiate
-    from ntl import models
+    from experiments.config.instantiate import instantiate_whole
 
     for config in configs:
-        models.find(instantiate(config).model)
+        instantiate_whole(config)
 
 
 def predict(arguments: Sequence[str]) -> None:

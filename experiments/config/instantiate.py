@@ -16,7 +16,22 @@ from ntl.text import did_you_mean
 if TYPE_CHECKING:
     from data_prep.base import Dataset
     from ntl.encodings import Encoding, TokenizerSource
+    from ntl.losses.objectives import Objective
     from ntl.runs.execute import Parts
+
+
+def instantiate_whole(config: Mapping[str, Any]) -> Parts:
+    """Make the parts of a run, and check what has to be read from the hub for that.
+
+    Raises:
+        ConfigurationError: as `instantiate` does.
+        NotAvailable: a model that is neither on the hub nor in the local cache.
+    """
+    from ntl import models
+
+    parts = instantiate(config)
+    models.find(parts.model)
+    return parts
 
 
 def instantiate(config: Mapping[str, Any]) -> Parts:
@@ -25,11 +40,9 @@ def instantiate(config: Mapping[str, Any]) -> Parts:
     Raises:
         ConfigurationError: whatever in it cannot be run; says what was got, what was expected and what to do.
     """
-    import torch
-
     from ntl import models
     from ntl.evaluation import answer as evaluation
-    from ntl.numbers import NumberVocabulary
+    from ntl.models.linear_head import check_request
     from ntl.runs.execute import Parts
     from ntl.training import train as training
 
@@ -48,9 +61,7 @@ def instantiate(config: Mapping[str, Any]) -> Parts:
         training.check(parts.train)
         evaluation.check(parts.eval)
         _check_dataset(parts.dataset)
-        # The loss checks its own options when it is made; any vocabulary serves for that.
-        digits = NumberVocabulary(torch.arange(10), torch.arange(10, dtype=torch.float64), 10)
-        parts.objective(numbers=digits)
+        check_request(parts.train.loss_implementation, _sample_objective(parts))
         check_encoding(
             config["loss"], family=parts.model.family, answers=answers_of(parts.dataset), decode=parts.eval.decode
         )
@@ -59,6 +70,15 @@ def instantiate(config: Mapping[str, Any]) -> Parts:
             raise
         raise ConfigurationError(str(error)) from error
     return parts
+
+
+def _sample_objective(parts: Parts) -> Objective:
+    """Make the loss, which checks its own options; any vocabulary serves for that."""
+    import torch
+
+    from ntl.numbers import NumberVocabulary
+
+    return parts.objective(numbers=NumberVocabulary(torch.arange(10), torch.arange(10, dtype=torch.float64), 10))
 
 
 def _check_dataset(dataset: Dataset) -> None:

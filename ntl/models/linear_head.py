@@ -117,6 +117,10 @@ def labelled_logits(model: PreTrainedModel, inputs: Mapping[str, Tensor], labels
     return logits if logits is None else logits[0] if left_out else logits[valid]
 
 
+class NotSupported(ValueError):
+    """An implementation of the loss that this model or this loss does not have."""
+
+
 class LinearHead:
     """While entered, `model(**inputs, labels=…, counts=…)` returns the objective's LossParts in place of logits.
 
@@ -167,6 +171,15 @@ def _given(hidden: Tensor) -> Tensor:
     return hidden
 
 
+def check_request(requested: str, objective: Objective) -> None:
+    """Raise NotSupported if the loss has no such implementation, whatever the model."""
+    if requested in ("fused", "linear") and not objective.fuses:
+        raise NotSupported(
+            f"{OPTION}: got '{requested}' for {type(objective).__name__}, expected a loss with more than one "
+            f"implementation (CrossEntropy, CrossEntropyWithNTL); use {OPTION}=auto"
+        )
+
+
 def resolve_implementation(
     requested: str, model: PreTrainedModel, objective: Objective, tokens: int, *, sharded: bool = False
 ) -> str:
@@ -180,15 +193,11 @@ def resolve_implementation(
         sharded: whether each process holds a part of the head's weight only; "auto" is then never "linear".
 
     Raises:
-        ValueError: the request is unknown, or model or objective cannot do it.
+        ValueError: the request is unknown, or model or objective cannot do it (NotSupported).
     """
     if requested not in IMPLEMENTATIONS:
         raise ValueError(f"{OPTION}: got '{requested}', expected one of {', '.join(IMPLEMENTATIONS)}")
-    if requested in ("fused", "linear") and not objective.fuses:
-        raise ValueError(
-            f"{OPTION}: got '{requested}' for {type(objective).__name__}, expected a loss with more than one "
-            f"implementation (CrossEntropy, CrossEntropyWithNTL); use {OPTION}=auto"
-        )
+    check_request(requested, objective)
     if requested not in ("auto", "linear"):
         return requested
     if requested == "auto":
@@ -201,7 +210,7 @@ def resolve_implementation(
     except NotLinear as reason:
         if requested == "auto":
             return "fused"
-        raise ValueError(
+        raise NotSupported(
             f"{OPTION}: got 'linear' for {reason}, expected a model whose logits are a linear output layer times "
             f"hidden states; use {OPTION}=auto"
         ) from reason

@@ -21,7 +21,6 @@ from ntl import distributed, models, predict
 from ntl.evaluation import answer as evaluation
 from ntl.evaluation.baselines import CEILING
 from ntl.evaluation.score import perfect, score, trivial
-from ntl.evaluation.score import score, trivial
 from ntl.models import lora
 from ntl.quiet import quiet_libraries
 from ntl.runs import faults, tracking

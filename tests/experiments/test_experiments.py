@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.made_records import write_record
+from helpers.made_records import everywhere, write_record
 
 from experiments.analysis.figures import write as draw
 from experiments.analysis.frame import frame
@@ -17,18 +17,6 @@ from experiments.config.discovery import SCALES, module, shown
 COMPUTED = ("landscape", "runtime")
 OTHER_SCALES = tuple(f"{scale}/" for scale in SCALES)
 TRAINED = [name for name in shown() if not name.startswith(OTHER_SCALES) and name not in COMPUTED]
-SPLITS = ("validation", "interpolate", "extrapolate", "test")
-
-
-def scored(table, value):
-    """Metrics of a record in which the trained model has `value` everywhere, and everything else is poor."""
-    groups = ("all", "module_a", "module_b")
-
-    def everywhere(number):
-        return {s: {g: dict.fromkeys(table.shown_metrics(), number) for g in groups} for s in SPLITS}
-
-    constants = ("untrained", "mean", "median", "most_frequent")
-    return {"trained": everywhere(value), **{state: everywhere(0.01) for state in constants}}
 
 
 def made(experiment, table, seeds=(0, 1, 2)):
@@ -40,7 +28,7 @@ def made(experiment, table, seeds=(0, 1, 2)):
             content = {
                 "id": f"{arm}-{seed}",
                 "status": "finished",
-                "metrics": scored(table, 0.3 + 0.01 * index + 0.001 * seed**2 * (1 + index)),
+                "metrics": everywhere(table.shown_metrics(), 0.3 + 0.01 * index + 0.001 * seed**2 * (1 + index)),
                 "data": {"fingerprint": "data"},
                 "config": {},
             }
@@ -186,7 +174,7 @@ def test_records_of_one_run_serve_both_experiments(tmp_path):
     from experiments.mathematics import MAIN
 
     mathematics, tokenization = load_experiment("mathematics"), load_experiment("tokenization")
-    write_record(tmp_path, run_config(mathematics, "ce", 0), scored(MAIN, 0.5))
+    write_record(tmp_path, run_config(mathematics, "ce", 0), everywhere(MAIN.shown_metrics(), 0.5))
     records = load(tmp_path)
     for experiment in (mathematics, tokenization):
         assert list(arm_runs(experiment, records)["ce"].finished) == [0]

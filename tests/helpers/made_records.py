@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,17 @@ def scores(interpolate: Mapping[str, Any], extrapolate: Mapping[str, Any] | None
     return {
         state: {"interpolate": {"all": dict(first)}, "extrapolate": {"all": dict(second)}}
         for state, (first, second) in states.items()
+    }
+
+
+def everywhere(names: Iterable[str], value: float) -> dict[str, Any]:
+    """`metrics` of a record in which the trained model has `value` everywhere, and everything else is poor."""
+    splits = ("validation", "interpolate", "extrapolate", "test")
+    states = {"trained": value} | dict.fromkeys(("untrained", "mean", "median", "most_frequent"), 0.01)
+    groups = ("all", "module_a", "module_b")
+    return {
+        state: {split: {group: dict.fromkeys(names, number) for group in groups} for split in splits}
+        for state, number in states.items()
     }
 
 

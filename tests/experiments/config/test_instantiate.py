@@ -1,10 +1,11 @@
 """What cannot be run is refused before any work, with the reason."""
 
 import pytest
+from helpers import checkpoints
 
 from experiments.config import compose as configuration
-from experiments.config.compose import ConfigurationError
-from experiments.config.instantiate import instantiate
+from experiments.config.compose import ConfigurationError, choices, compose
+from experiments.config.instantiate import instantiate, instantiate_whole
 
 
 def parts(*overrides):
@@ -69,3 +70,23 @@ def test_an_encoding_option_at_its_default_is_no_part_of_the_identity():
 
     config = configuration.compose(["loss=rt", "logger=none"])
     assert set(canonical(config)["config"]["loss"]["encoding_options"]) == {"class"}
+
+
+@pytest.mark.parametrize("requested", ["linear", "fused"])
+def test_an_implementation_that_a_loss_does_not_have_is_refused(requested):
+    from ntl import losses
+
+    for name in choices("loss"):
+        config = compose([f"loss={name}", f"train.loss_implementation={requested}", "logger=none"])
+        if getattr(losses, config["loss"]["_target_"].rpartition(".")[2]).fuses:
+            instantiate(config)
+        else:
+            with pytest.raises(ConfigurationError, match=f"train.loss_implementation: got '{requested}' for "):
+                instantiate(config)
+
+
+def test_an_implementation_that_a_model_does_not_have_is_refused(tmp_path):
+    checkpoints.llama(tmp_path)
+    config = compose(["model=custom", f"model.name={tmp_path}", "train.loss_implementation=linear", "logger=none"])
+    with pytest.raises(ValueError, match="got 'linear' for a model of type llama, expected one of type t5 or gpt2"):
+        instantiate_whole(config)
