@@ -12,11 +12,11 @@ from experiments.analysis.records import ArmRuns, Record, arm_runs, load
 from experiments.analysis.rendering import sections, write
 from experiments.analysis.table import Comparison, Interaction, Table
 from experiments.config.compose import load_experiment, run_config
-from experiments.config.discovery import SCALES, module, shown
+from experiments.config.discovery import SCALES, declared, module, shown
 
 COMPUTED = ("landscape", "runtime")
-OTHER_SCALES = tuple(f"{scale}/" for scale in SCALES)
-TRAINED = [name for name in shown() if not name.startswith(OTHER_SCALES) and name not in COMPUTED]
+SCALED = tuple(f"{scale}/" for scale in SCALES)
+TRAINED = [name for name in shown() if not name.startswith(SCALED) and name not in COMPUTED]
 
 
 def made(experiment, table, seeds=(0, 1, 2)):
@@ -57,10 +57,12 @@ def test_tables_and_figures_show_every_arm(name, tmp_path):
         assert all(path.stat().st_size > 1000 for path in paths)
 
 
-@pytest.mark.parametrize("name", [name for name in shown() if name.startswith(OTHER_SCALES)])
-def test_the_tables_fit_the_arms_of_every_scale(name):
+@pytest.mark.parametrize("name", [name for name in shown() if name.startswith(SCALED)])
+def test_the_tables_fit_the_arms_of_every_scale(name, tmp_path):
     experiment = load_experiment(name)
-    for table in module(name).TABLES:
+    tables = declared(name, "tables", tmp_path)
+    assert tables
+    for table in tables:
         assert not frame(table, name, made(experiment, table, experiment.seeds[:1])).empty
 
 

@@ -91,9 +91,14 @@ def test_every_choice_of_the_other_groups_is_made(group):
         instantiate(compose([f"{group}={name}"]))
 
 
+def weights_of(name):
+    """What an experiment or a scale needs where converted weights are not at hand."""
+    return ["model.path=null"] if "pretrained" in name else []
+
+
 @pytest.mark.parametrize("name", choices("scale"))
 def test_every_scale_is_made(name):
-    config = compose([f"scale={name}", "logger=none"])
+    config = compose([f"scale={name}", "logger=none", *weights_of(name)])
     assert config["dataset"]["name"] == name.rpartition("/")[2]
     instantiate(config)
 
@@ -109,7 +114,7 @@ MANY = [name for name in EXPERIMENTS if name.startswith(("gpu/", "paper/"))]
     + [pytest.param(name, slice(None), marks=pytest.mark.slow) for name in MANY],
 )
 def test_every_arm_of_every_experiment_can_be_run(name, some):
-    experiment = configuration.load_experiment(name)
+    experiment = configuration.load_experiment(name, weights_of(name))
     assert experiment.name == name
     assert experiment.seeds == sorted(set(experiment.seeds))
     if not experiment.arms:
@@ -173,6 +178,23 @@ def test_at_another_scale_an_experiment_differs_in_scale_more_arms_and_seeds_alo
     assert list(here.arms) == [*there.arms, *stated.get("arms", {})]
     rest = compose([f"experiment={source}", f"scale={scale['override /scale']}"])
     assert compose([f"experiment={name}"]) == rest | {"experiment": name}
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name.startswith("pretrained/")])
+def test_an_experiment_on_pretrained_weights_has_arms_of_its_source(name):
+    arms = configuration.load_experiment(name.rpartition("/")[2]).arms
+    ours = configuration.load_experiment(name)
+    assert ours.arms and all(arms[arm] == overrides for arm, overrides in ours.arms.items())
+    config = configuration.run_config(ours, "ce", 0)
+    assert config["model"]["path"] == f"{config['paths']['data']}/models/smollm2_135m"
+    assert config["eval"]["examples"] <= 512 and config["model"]["lora"]["r"] == 16
+
+
+def test_weights_that_have_to_be_made_first_are_named_with_their_command(tmp_path):
+    with pytest.raises(ConfigurationError) as error:
+        parts_of("scale=pretrained/rjokes", f"paths.data={tmp_path}")
+    folder = tmp_path / "models" / "smollm2_135m"
+    assert f"'{folder}' is no folder; make it by `python -m ntl.models.smollm2 {folder}`" in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ seeds: [0]
 def test_an_experiment_is_a_yaml_with_a_module_of_its_name():
     assert {"ablation", "quickstart", "runtime", "landscape"} <= set(shown())
     assert module_name("gpu/ablation") == module_name("paper/ablation") == module_name("ablation")
+    assert module_name("pretrained/rjokes") == module_name("rjokes")
     assert module_name("calibration/rjokes") == "experiments.calibration.rjokes"
     assert module_name("calibration/ablation") is None
     assert module_name("nothing") is None

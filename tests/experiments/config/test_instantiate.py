@@ -1,11 +1,10 @@
 """What cannot be run is refused before any work, with the reason."""
 
 import pytest
-from helpers import checkpoints
 
 from experiments.config import compose as configuration
 from experiments.config.compose import ConfigurationError, choices, compose
-from experiments.config.instantiate import instantiate, instantiate_whole
+from experiments.config.instantiate import instantiate
 
 
 def parts(*overrides):
@@ -83,10 +82,3 @@ def test_an_implementation_that_a_loss_does_not_have_is_refused(requested):
         else:
             with pytest.raises(ConfigurationError, match=f"train.loss_implementation: got '{requested}' for "):
                 instantiate(config)
-
-
-def test_an_implementation_that_a_model_does_not_have_is_refused(tmp_path):
-    checkpoints.llama(tmp_path)
-    config = compose(["model=custom", f"model.name={tmp_path}", "train.loss_implementation=linear", "logger=none"])
-    with pytest.raises(ValueError, match="got 'linear' for a model of type llama, expected one of type t5 or gpt2"):
-        instantiate_whole(config)

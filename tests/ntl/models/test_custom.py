@@ -165,7 +165,7 @@ def record(root):
     return json.loads(path.read_text())
 
 
-@pytest.mark.parametrize("lora", [(), (LORA,)], ids=["whole", "lora"])
+@pytest.mark.parametrize("lora", [(), (LORA, "train.loss_implementation=linear")], ids=["whole", "lora"])
 @pytest.mark.parametrize("name", ["qwen2", "llama", "t5"])
 def test_a_run_from_a_folder(name, lora, folders, tmp_path):
     config = run_config(folders[name], tmp_path, *lora)
@@ -213,6 +213,22 @@ def test_a_run_whose_saved_model_answers_otherwise_fails(folders, tmp_path, monk
         run.run(run_config(folders["llama"], tmp_path, LORA))
     made = record(tmp_path)
     assert made["status"] == "failed" and made["reason"]["type"] == "SavedModelDiffers"
+
+
+@pytest.mark.parametrize("name", ["llama", "t5"])
+def test_a_regression_head_is_trained_whole_beside_adapters(name, folders, tmp_path):
+    run.run(run_config(folders[name], tmp_path, LORA, "loss=regression_head"))
+    made = record(tmp_path)
+    scores = {state: made["metrics"][state]["test"]["all"] for state in ("untrained", "trained")}
+    assert scores["trained"]["rmse"] != scores["untrained"]["rmse"]
+    assert scores["trained"]["no_number"] == 0 and scores["trained"]["nll"] is scores["trained"]["digit_error"] is None
+    (folder,) = (tmp_path / "outputs").glob("runs/*/*/model")
+    trained = dict(saving.load(folder).model.named_parameters())
+    before = dict(load(folders[name], encoding="scalar")[0].named_parameters())
+    assert trained.keys() == before.keys()  # nothing of the adapters is left
+    changed = {key for key, value in trained.items() if not torch.equal(value, before[key])}
+    assert "number_head.weight" in changed and any("q_proj" in key or ".q." in key for key in changed)
+    assert not any("embed" in key or "shared" in key or "norm" in key for key in changed)
 
 
 def test_an_interrupted_run_with_adapters_ends_as_if_it_had_not_been(folders, tmp_path, monkeypatch):
