@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,8 +31,10 @@ from omegaconf.errors import OmegaConfBaseException
 from experiments.config.paths import ROOT, in_repository
 from ntl.files import file_sha256, write_atomically
 from ntl.options import options_of
-from ntl.settings import EvalSettings, ModelSettings, TrainSettings, with_source
+from ntl.settings import EvalSettings, ModelSettings, TrainSettings, effective, unused, with_source
 from ntl.text import did_you_mean, nearest
+
+log = logging.getLogger(__name__)
 
 CONF = ROOT / "conf"
 COMPOSED = ROOT / "outputs" / "cache" / "configurations"
@@ -122,13 +125,27 @@ def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
         check_overrides([*added, *overrides])  # gives a better message, but takes as long again
         raise
     del config["arms"], config["seeds"]  # an experiment's, not the run's
+    _check_targets(config)
     try:
         config["model"] = with_source(config["model"])
     except ValueError as error:
         raise ConfigurationError(str(error)) from error
     for name, settings in SETTINGS.items():
         config[name]["_target_"] = f"{settings.__module__}.{settings.__qualname__}"
-    _check_targets(config)
+    return _with_effective(config)
+
+
+def _with_effective(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration with the values that a run uses in place of those given, which the log says."""
+    train = config["train"]
+    if all(isinstance(train[name], int) and train[name] >= 1 for name in ("steps", "eval_every")):
+        for name, (value, why) in effective(train).items():
+            log.info("train.%s: got %s, %s is used: %s", name, train[name], value, why)
+            train[name] = value
+    defaults = options_of(ModelSettings)
+    for name, why in unused(config["model"]).items():
+        if config["model"][name] != defaults[name].default:
+            log.info("model.%s is not used: %s", name, why)
     return config
 
 

@@ -49,6 +49,11 @@ def instantiate(config: Mapping[str, Any]) -> Parts:
         models.check(parts.model, parts.encoding.func)
         training.check(parts.train)
         evaluation.check(parts.eval)
+        if parts.eval.beams > 1 and not parts.encoding.func.searches:
+            raise ConfigurationError(
+                f"eval.beams: got {parts.eval.beams}, expected 1 with loss={config['loss']['name']}: the encoding "
+                f"'{config['loss']['encoding']}' answers greedily"
+            )
         _check_dataset(parts.dataset)
         # The loss checks its own options when it is made; any vocabulary serves for that.
         digits = NumberVocabulary(torch.arange(10), torch.arange(10, dtype=torch.float64), 10)

@@ -47,6 +47,7 @@ class Encoding:
         families: of models; None for all.
         answers: what the answers of a data set may be.
         decodings: ways to choose the next token.
+        searches: whether several beams can be used.
         because: the reason for these limits, for the error message.
 
     An encoding with a `blank`, the id of a token, has its answers filled in at that token (see `ntl.data.FillIn`).
@@ -59,6 +60,7 @@ class Encoding:
     families: ClassVar[tuple[str, ...] | None] = None
     answers: ClassVar[tuple[str, ...]] = ("number", "text")
     decodings: ClassVar[tuple[str, ...]] = ("generate",)
+    searches: ClassVar[bool] = True
     because: ClassVar[str] = ""
 
     decoder_start_id: int | None = None

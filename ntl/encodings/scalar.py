@@ -24,6 +24,7 @@ class Scalar(Encoding):
     """Questions are text as it is; the answer is one number, which a head of one output predicts after the question."""
 
     name = "scalar"
+    searches = False
     answers = ("number",)
     because = "a regression head says one number and no text"
 

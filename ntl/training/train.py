@@ -60,10 +60,9 @@ def check(settings: TrainSettings) -> None:
             raise ValueError(f"train.fsdp.{name}: got {value}, expected {expected}")
     if settings.fsdp and settings.loss_implementation == "linear":
         raise ValueError("train.loss_implementation: got 'linear' with train.fsdp, expected auto, plain or fused")
-    if settings.eval_every > settings.steps:
+    if settings.schedule_options and settings.schedule in ("constant", "constant_with_warmup"):
         raise ValueError(
-            f"train.eval_every: got {settings.eval_every} with train.steps={settings.steps}; "
-            "a run must be validated at least once"
+            f"train.schedule_options: got {settings.schedule_options}, and train.schedule={settings.schedule} has none"
         )
     if settings.steps % settings.eval_every:
         raise ValueError(
