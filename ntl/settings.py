@@ -6,6 +6,7 @@ module loads neither torch nor transformers, so that a misspelt key is reported 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -14,6 +15,7 @@ from typing import Any
 
 from ntl.options import option
 
+NO_WARMUP = ("constant", "reduce_lr_on_plateau", "greedy")  # schedules of transformers that take no warm-up
 CUSTOM = "custom"  # the name of a model whose name is to be taken from its source
 
 
@@ -93,6 +95,23 @@ def with_source(model: Mapping[str, Any]) -> dict[str, Any]:
     return model
 
 
+def unused(model: Mapping[str, Any]) -> dict[str, str]:
+    """Return the options of a model that cannot change a run, because of its other options, with the reason."""
+    weights, tokenizer = (model.get(part) == "pretrained" for part in ("init", "tokenizer"))
+    found = {}
+    if weights:
+        found["architecture"] = "the weights are pretrained"
+    if tokenizer:
+        found["vocab_size"] = "the tokenizer is pretrained"
+    if not (weights or tokenizer) and model.get("family") != "auto":
+        found |= dict.fromkeys(("hub", "revision"), "neither weights nor tokenizer are read")
+    if model.get("family") == "t5":
+        found["loss_on"] = "an encoder–decoder model has a loss on answers alone"
+    if not (model.get("lora") or {}).get("r"):
+        found["lora"] = "its rank r is 0"
+    return found
+
+
 @dataclass
 class TrainSettings:
     """How a run is trained. The defaults suit the small models on one CPU core."""
@@ -101,13 +120,13 @@ class TrainSettings:
     batch_size: int = option(64, "rows of one micro-batch", at_least=1)
     accumulate: int = option(1, "micro-batches per step", at_least=1)
     learning_rate: float = option(1e-3, "peak learning rate", above=0)
-    warmup_steps: int = option(200, "steps of linear warm-up", at_least=0)
+    warmup_steps: int = option(200, "steps of linear warm-up, of schedules that have one", at_least=0)
     schedule: str = option("cosine", "any scheduler name of transformers")
     schedule_options: dict[str, Any] = option(meaning="arguments of the scheduler", factory=dict)
     weight_decay: float = option(0.01, "weight decay of AdamW", at_least=0)
     max_grad_norm: float = option(1.0, "gradients are clipped at this norm; 0: not at all", at_least=0)
     precision: str = option("fp32", "precision of training", choices=("fp32", "bf16", "fp16"))
-    eval_every: int = option(450, "steps between validations", at_least=1)
+    eval_every: int = option(450, "steps between validations; the nearest divisor of steps is used", at_least=1)
     eval_examples: int | None = option(None, "validation questions while training; null: all", at_least=1)
     answer_examples: int = option(
         0,
@@ -138,6 +157,23 @@ class TrainSettings:
         factory=dict,
         identity=False,
     )
+
+
+def effective(train: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
+    """Return the options of a training for which another value is used than the one given: that value, and why.
+
+    Args:
+        train: options by name, of the types that `TrainSettings` declares.
+    """
+    found: dict[str, tuple[Any, str]] = {}
+    steps, every = train["steps"], train["eval_every"]
+    if steps % every:
+        divisors = {d for n in range(1, math.isqrt(steps) + 1) if steps % n == 0 for d in (n, steps // n)}
+        nearest = min(divisors, key=lambda divisor: (abs(math.log(divisor / every)), divisor))
+        found["eval_every"] = nearest, f"it divides train.steps={steps}, so that the last weights are validated too"
+    if train["warmup_steps"] and train["schedule"] in NO_WARMUP:
+        found["warmup_steps"] = 0, f"train.schedule={train['schedule']} has no warm-up"
+    return found
 
 
 @dataclass

@@ -253,16 +253,24 @@ def test_a_run_that_fails_is_recorded_and_run_again_on_request(tmp_path, command
     record_property("faults", 2)
 
 
+def test_a_value_that_is_adjusted_is_told_and_names_the_run(done, command):
+    """Six steps are validated every three, whether 3 or 4 is given."""
+    (name,) = records(done)
+    code, out, err = command(*SMALL, "loss=ntl_was", "train.eval_every=4", *places(done))
+    assert code == 0 and f"{name}: skip, it is finished" in out + err
+    assert "train.eval_every: got 4, 3 is used: it divides train.steps=6" in out + err
+
+
 BAD = [
     (["loss=ntl_was", "loss.weight=nan"], r"loss\.weight: got nan, expected a finite number"),
     (["loss=ntl_wass"], r"unknown loss 'ntl_wass'; nearest: ntl_was, .*"),
     (["eval.beams=0"], r"eval\.beams: got 0, expected an integer of at least 1"),
     (["loss=ce,ntl_was"], r"got several values of loss; add -m to run them all"),
-    (["-m", "loss=ce", "train.steps=6,5"], r"train\.steps: got 5, expected a multiple of train\.eval_every=3, .*"),
     (
         ["loss=xval", "train.loss_implementation=linear"],
         r"train\.loss_implementation: got 'linear' for XVal, expected a loss with more than one implementation .*",
     ),
+    (["-m", "loss=ce", "train.steps=6,0"], r"train\.steps: got 0, expected an integer of at least 1"),
     (["hydra.jobs=3"], r"Key 'jobs' not in 'HydraConf' .*"),
     (
         ["model=t5_small", *DATA, "logger=none"],

@@ -14,11 +14,12 @@ _BLOCK = re.compile(r"(<!-- (results/\S+\.md) -->\n).*?(<!-- end -->)", re.DOTAL
 
 
 def refresh(readme: Path, root: Path) -> None:
-    """Copy every table that `readme` names into it, without its notes; a table that does not exist leaves a gap."""
+    """Copy every table that `readme` names into it, without its notes; a table that does not exist is said to."""
 
     def fill(match: re.Match[str]) -> str:
         source = root / match[2]
-        return match[1] + (f"\n{_sections(source.read_text())}\n" if source.exists() else "") + match[3]
+        table = _sections(source.read_text()) if source.exists() else "The runs of this table are not published yet.\n"
+        return f"{match[1]}\n{table}\n{match[3]}"
 
     text = readme.read_text()
     filled = _BLOCK.sub(fill, text)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,9 +30,11 @@ from omegaconf.errors import OmegaConfBaseException
 from experiments.config import declared
 from experiments.config.paths import ROOT, in_repository
 from ntl.files import file_sha256, write_atomically
-from ntl.options import check_node
-from ntl.settings import with_source
+from ntl.options import check_node, options_of
+from ntl.settings import ModelSettings, effective, unused, with_source
 from ntl.text import did_you_mean, nearest
+
+log = logging.getLogger(__name__)
 
 CONF = ROOT / "conf"
 COMPOSED = ROOT / "outputs" / "cache" / "configurations"
@@ -120,6 +123,20 @@ def compose(overrides: Sequence[str] = ()) -> dict[str, Any]:
             check_node(config[group], group, also=("encoding", "encoding_options") if group == "loss" else ())
     except ValueError as error:
         raise ConfigurationError(str(error)) from error
+    return _with_effective(config)
+
+
+def _with_effective(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration with the values that a run uses in place of those given, which the log says."""
+    train = config["train"]
+    if all(isinstance(train[name], int) and train[name] >= 1 for name in ("steps", "eval_every")):
+        for name, (value, why) in effective(train).items():
+            log.info("train.%s: got %s, %s is used: %s", name, train[name], value, why)
+            train[name] = value
+    defaults = options_of(ModelSettings)
+    for name, why in unused(config["model"]).items():
+        if config["model"][name] != defaults[name].default:
+            log.info("model.%s is not used: %s", name, why)
     return config
 
 

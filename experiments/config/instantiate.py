@@ -60,6 +60,11 @@ def instantiate(config: Mapping[str, Any]) -> Parts:
         models.check(parts.model, parts.encoding.func)
         training.check(parts.train)
         evaluation.check(parts.eval)
+        if parts.eval.beams > 1 and not parts.encoding.func.searches:
+            raise ConfigurationError(
+                f"eval.beams: got {parts.eval.beams}, expected 1 with loss={config['loss']['name']}: the encoding "
+                f"'{config['loss']['encoding']}' answers greedily"
+            )
         _check_dataset(parts.dataset)
         check_request(parts.train.loss_implementation, _sample_objective(parts))
         check_encoding(

@@ -47,6 +47,7 @@ class Encoding:
         families: of models; None for all.
         answers: what the answers of a data set may be.
         decodings: ways to choose the next token.
+        searches: whether several beams can be used.
         because: the reason for these limits, for the error message.
 
     Where an encoding adds layers to a model, `heads` names them: they are trained whole beside adapters.
@@ -65,6 +66,7 @@ class Encoding:
     families: ClassVar[tuple[str, ...] | None] = None
     answers: ClassVar[tuple[str, ...]] = ("number", "text")
     decodings: ClassVar[tuple[str, ...]] = ("generate",)
+    searches: ClassVar[bool] = True
     because: ClassVar[str] = ""
     heads: ClassVar[tuple[str, ...]] = ()
 

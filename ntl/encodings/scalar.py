@@ -30,6 +30,7 @@ class Scalar(Encoding):
 
     name = "scalar"
     pooled = True
+    searches = False
     answers = ("number",)
     because = "a regression head says one number and no text"
     heads = ("number_head",)  # [NUM] itself is never read: its embedding need not be trained

@@ -44,6 +44,7 @@ class XVal(Encoding):
     """
 
     name = "xval"
+    searches = False
     split_digits = True
     families = ("t5",)
     because = "xVal's values, positions and number head are built for T5, and its numbers are filled in greedily"

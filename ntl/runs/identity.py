@@ -15,6 +15,7 @@ from typing import Any
 
 from ntl import options
 from ntl.runs.scrubbing import scrub
+from ntl.settings import unused
 
 # Raise it whenever the code changes what a run computes, or a default that recorded runs relied on.
 # 2: numbers in text, regression head, xVal, vocabularies and trained tokenizers; weights are checked and hashed whole.
@@ -43,7 +44,7 @@ def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
         ValueError: a `_target_` that cannot be imported, or a number that is not finite.
         TypeError: a value that JSON cannot hold.
     """
-    nodes = {key: _canonical_node(value, key) for key, value in config.items() if key not in NOT_RESULT}
+    nodes = {key: _canonical_node(value, key) for key, value in _of_result(config).items()}
     return {"version": CANONICAL_VERSION, "algorithm_version": ALGORITHM_VERSION, "config": nodes}
 
 
@@ -59,8 +60,15 @@ def public(config: Mapping[str, Any]) -> dict[str, Any]:
     Names and defaults stay, so that a record tells what was used even when a default changes later. Absolute paths
     are cut. `canonical(public(config)) == canonical(config)`, unless an option of the identity is a path.
     """
-    nodes = {key: _public_node(value, key) for key, value in config.items() if key not in NOT_RESULT}
-    return scrub(nodes)
+    return scrub({key: _public_node(value, key) for key, value in _of_result(config).items()})
+
+
+def _of_result(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the nodes of a configuration that can change a result, without options of the model that are not used."""
+    nodes = {key: value for key, value in config.items() if key not in NOT_RESULT}
+    if isinstance(model := nodes.get("model"), Mapping):
+        nodes["model"] = {key: value for key, value in model.items() if key not in unused(model)}
+    return nodes
 
 
 def run_id(config: Mapping[str, Any], data_fingerprint: str, weights_fingerprint: str | None = None) -> str:

@@ -66,10 +66,9 @@ def check(settings: TrainSettings) -> None:
             f"train.answer_examples: got {settings.answer_examples} with train.fsdp, expected 0: a sharded model "
             "answers nothing while it is trained"
         )
-    if settings.eval_every > settings.steps:
+    if settings.schedule_options and settings.schedule in ("constant", "constant_with_warmup"):
         raise ValueError(
-            f"train.eval_every: got {settings.eval_every} with train.steps={settings.steps}; "
-            "a run must be validated at least once"
+            f"train.schedule_options: got {settings.schedule_options}, and train.schedule={settings.schedule} has none"
         )
     if settings.steps % settings.eval_every:
         raise ValueError(

@@ -16,6 +16,7 @@ from hydra import initialize_config_dir
 from experiments.config import compose as configuration
 from experiments.config.compose import ConfigurationError, choices, compose
 from experiments.config.instantiate import instantiate
+from ntl.runs.identity import key, public
 
 ROOT = Path(__file__).resolve().parents[3]
 YAMLS = sorted(path.relative_to(ROOT / "conf") for path in (ROOT / "conf").rglob("*.yaml"))
@@ -208,7 +209,6 @@ def test_weights_that_have_to_be_made_first_are_named_with_their_command(tmp_pat
     ],
 )
 def test_experiments_share_the_runs_that_they_have_in_common(first, second, arms):
-    from experiments.analysis.records import key
 
     one, other = configuration.load_experiment(first), configuration.load_experiment(second)
     for ours, theirs in arms.items():
@@ -553,3 +553,63 @@ def test_a_changed_yaml_is_composed_again(monkeypatch, tmp_path):
     assert len(list((tmp_path / "cache").iterdir())) == 1  # what the old files gave is gone
     for cached in caches:
         cached.cache_clear()
+
+
+class TestEffectiveValues:
+    """A value that a run does not use as it is given is replaced by the one that is used, or does not count."""
+
+    @pytest.mark.parametrize(
+        ("steps", "given", "used"),
+        [
+            (1800, 450, 450),
+            (1800, 500, 450),
+            (1801, 450, 1801),
+            (100, 450, 100),
+            (7, 2, 1),
+            (6, 4, 3),
+            (2_500_000, 24_000, 25_000),
+        ],
+    )
+    def test_validations_divide_the_steps(self, steps, given, used, caplog):
+        caplog.set_level("INFO")
+        config = configuration.compose([f"train.steps={steps}", f"train.eval_every={given}"])
+        assert config["train"]["eval_every"] == used
+        assert key(config) == key(configuration.compose([f"train.steps={steps}", f"train.eval_every={used}"]))
+        assert (f"train.eval_every: got {given}, {used} is used" in caplog.text) == (given != used)
+
+    @pytest.mark.parametrize("schedule", ["constant", "reduce_lr_on_plateau", "greedy"])
+    def test_a_schedule_without_warm_up_has_none(self, schedule, caplog):
+        caplog.set_level("INFO")
+        config = configuration.compose([f"train.schedule={schedule}"])
+        assert config["train"]["warmup_steps"] == 0 and f"{schedule} has no warm-up" in caplog.text
+        assert configuration.compose(["train.schedule=constant_with_warmup"])["train"]["warmup_steps"] == 200
+
+    @pytest.mark.parametrize(
+        ("given", "plain"),
+        [
+            (["model=t5_small", "model.architecture.dropout_rate=0.3"], ["model=t5_small"]),
+            (["model=t5_small", "model.vocab_size=999"], ["model=t5_small"]),
+            (["model.revision=v2", "model.hub=a/b"], []),
+            (["model.loss_on=all"], []),
+            (["model.lora.alpha=3"], []),
+        ],
+    )
+    def test_options_of_a_model_that_are_not_used_name_no_other_run(self, given, plain, caplog):
+        caplog.set_level("INFO")
+        one, other = (configuration.compose(overrides) for overrides in (given, plain))
+        assert key(one) == key(other) and public(one) == public(other)
+        name = given[-1].partition("=")[0].removesuffix(".dropout_rate").removesuffix(".alpha")
+        assert f"{name} is not used: " in caplog.text
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            ["model=gpt2_nano", "model.loss_on=all"],
+            ["model=t5_small", "model.init=scratch", "model.architecture.dropout_rate=0.3"],
+            ["model=t5_small", "model.revision=v2"],
+            ["model=custom", "model.name=a/b", "model.lora.r=4"],
+            ["model.vocab_size=600"],
+        ],
+    )
+    def test_options_of_a_model_that_are_used_name_another(self, given):
+        assert key(configuration.compose(given)) != key(configuration.compose(given[:-1]))

@@ -26,6 +26,8 @@ def parts(*overrides):
         (["loss=ntl_was", "loss.encoding=digit"], "'digit'; it accepts digits, subword"),
         (["loss=rt", "eval.decode=expected", "eval.beams=1"], "'rt' got eval.decode 'expected', expected generate"),
         (["loss=ce", "loss.encoding=subword", "eval.decode=expected", "eval.beams=1"], "single digits"),
+        (["loss=xval", "eval.beams=4"], "eval.beams: got 4, expected 1 with loss=xval: .* 'xval' answers greedily"),
+        (["loss=regression_head", "eval=paper"], "eval.beams: got 4, expected 1 with loss=regression_head"),
         (["loss=rt", "loss.encoding_options.lowest=3"], "lowest: got 3"),
         (["loss=xval", "loss.encoding_options.significant=0"], "significant: got 0"),
         (["loss=xval", "loss.encoding_options.positions=0"], "positions: got 0"),
@@ -82,3 +84,10 @@ def test_an_implementation_that_a_loss_does_not_have_is_refused(requested):
         else:
             with pytest.raises(ConfigurationError, match=f"train.loss_implementation: got '{requested}' for "):
                 instantiate(config)
+
+
+def test_encodings_that_answer_in_a_way_of_their_own_say_whether_they_search():
+    from ntl.encodings import Encoding, available
+
+    for encoding in available().values():
+        assert encoding.searches == (encoding._answers is Encoding._answers)
