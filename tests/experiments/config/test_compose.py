@@ -68,11 +68,15 @@ def test_every_model_takes_every_loss(model):
     base = compose([f"model={model}", *REQUIRED.get(("model", model), []), "dataset=arithmetic", "logger=none"])
     for loss in LOSSES:
         config = base | {"loss": compose([f"loss={loss}"])["loss"]}
-        families = encodings.available()[config["loss"]["encoding"]].families
-        if families is not None and base["model"]["family"] not in families:
+        encoding = encodings.available()[config["loss"]["encoding"]]
+        if encoding.families is not None and base["model"]["family"] not in encoding.families:
             with pytest.raises(ConfigurationError):
                 instantiate(config)
             continue
+        if encoding.scratch_only and base["model"]["init"] == "pretrained":
+            with pytest.raises(ConfigurationError, match=r"set model\.init=scratch"):
+                instantiate(config)
+            config["model"] = base["model"] | {"init": "scratch"}
         parts = instantiate(config)
         assert parts.model.name == model
         objective = parts.objective(numbers=digits)
