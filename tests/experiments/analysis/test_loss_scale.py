@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from helpers.shared_data import shared
 
+from experiments import tokenization
 from experiments.__main__ import main
 from experiments.analysis import loss_scale
 from experiments.config.compose import compose, load_experiment, run_config
@@ -95,6 +96,11 @@ class TestWhatWasMeasured:
     def test_with_t5s_marker_lambda_acts_as_with_t5s_tokenizer(self):
         own, t5 = self.row("ntl_was@0.3"), self.row("ntl_was@0.3", "t5")
         assert loss_scale.effective_weight(own, t5) == pytest.approx(0.3, abs=0.003)
+
+    def test_the_note_of_the_table_names_every_ratio(self):
+        note = tokenization.tables(ROOT / "results")[0].notes[-1]
+        assert all(f"{row['gradient_ratio']:.3f}"[:4] in note and f"`{row['arm']}`" in note for row in self.rows)
+        assert "493 number tokens up to 9,999, squash 54" in note
 
 
 @pytest.mark.slow
