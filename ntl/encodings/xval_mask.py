@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from ntl.encodings.base import Generated
-from ntl.encodings.values import Scale, check_numbers
+from ntl.encodings.options import XValMaskOptions
+from ntl.encodings.values import check_numbers
 from ntl.encodings.xval import XVal
 from ntl.numbers import NumberVocabulary, parse_number
 from ntl.rows import Row
@@ -27,19 +27,16 @@ class XValMask(XVal):
     T5 only the encoder is built. The filled-in token is not looked at: there is but one that can stand there.
     """
 
+    Options = XValMaskOptions
+    log_unit = 1.0
     name = "xval_mask"
     answers = ("number",)
     because = "an encoder of T5's kind fills in one number at a blank, and says no text"
 
-    @staticmethod
-    def _scale(log: bool, significant: int, decimals: int | None, positions: int) -> Scale:
-        return replace(XVal._scale(log, significant, decimals, positions), unit=1.0 if log else None)
-
     def fit(self, rows: Mapping[str, Sequence[Row]]) -> None:
         check_numbers(rows)
         numbers = (parse_number(row["answer"]) for row in rows["train"])
-        scale = self._scale(self.log, self.significant, self.decimals, self.positions)
-        self.scale = scale.fitted(numbers, standardise=False)
+        self.scale = self._scale().fitted(numbers, standardise=False)
 
     def _find_numbers(self) -> NumberVocabulary:
         numbers = super()._find_numbers()
@@ -53,7 +50,7 @@ class XValMask(XVal):
     def model_class(self, config: PreTrainedConfig) -> type[PreTrainedModel]:
         from ntl.encodings.heads.xval import XValEncoder
 
-        config.xval_positions = self.positions
+        config.xval_positions = self.options.positions
         return XValEncoder
 
     def _answers(
