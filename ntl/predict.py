@@ -52,7 +52,7 @@ def save(folder: Path, trained: Trained, loss_on: str) -> None:
     trained.encoding.save(temporary)
     answering = {
         "encoding": trained.encoding.name,
-        "encoding_options": trained.encoding.options,
+        "encoding_options": trained.encoding.arguments,
         "loss_on": loss_on,
         "beams": trained.eval.beams,
         "decode": trained.eval.decode,

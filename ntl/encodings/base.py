@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from ntl.encodings.expected import ExpectedValueProcessor
+from ntl.encodings.options import EncodingOptions
 from ntl.encodings.tokenizers import TokenizerSource
 from ntl.numbers import NumberVocabulary
 from ntl.rows import Row
@@ -36,7 +37,12 @@ class Generated:
 class Encoding:
     """Owns the tokenizer, the number vocabulary, and the way answers are generated. Subclasses are found by `name`.
 
+    Args:
+        source: of the tokenizer.
+        options: those that `Options` declares, by keyword; ValueError for one that is out of range.
+
     Attributes:
+        Options: frozen dataclass that declares the options (see `ntl.options`); `options` is an instance of it.
         tokenizer: a fast tokenizer with end and padding token.
         numbers: the number tokens, for logits as wide as the model's (see `resize`).
         decoder_start_id: what the decoder of an encoder–decoder model begins with; None is the padding token. Published
@@ -61,6 +67,7 @@ class Encoding:
     pooled: ClassVar[bool] = False
     scratch_only: ClassVar[bool] = False
 
+    Options: ClassVar[type[EncodingOptions]] = EncodingOptions
     name: ClassVar[str] = ""
     split_digits: ClassVar[bool] = False
     families: ClassVar[tuple[str, ...] | None] = None
@@ -72,7 +79,8 @@ class Encoding:
 
     decoder_start_id: int | None = None
 
-    def __init__(self, source: TokenizerSource) -> None:
+    def __init__(self, source: TokenizerSource, **options: Any) -> None:
+        self.options = self.Options(**options)
         self.tokenizer = source.load(self.split_digits)
         self.numbers = self._find_numbers()
         self.report: Counter[str] = Counter()
@@ -85,8 +93,9 @@ class Encoding:
             family: of the model, as in `ModelSettings.family`.
             answers: what the data set's answers are, "number" or "text".
             decode: as in `EvalSettings.decode`.
-            options: of the encoding's constructor, by name.
+            options: of the encoding, by name.
         """
+        cls.Options(**options)
         for what, got, accepted in (
             ("a model of family", family, cls.families),
             ("answers that are a", answers, cls.answers),
@@ -105,9 +114,9 @@ class Encoding:
         return all(getattr(cls, name) is getattr(Encoding, name) for name in adding)
 
     @property
-    def options(self) -> dict[str, Any]:
-        """The constructor's options that make this encoding again, what `fit` has learnt among them; JSON-able."""
-        return {}
+    def arguments(self) -> dict[str, Any]:
+        """The arguments, beside the source, that make this encoding again: options and what `fit` has learnt."""
+        return asdict(self.options)
 
     def fit(self, rows: Mapping[str, Sequence[Row]]) -> None:
         """Check that the rows of each split can be written in this encoding, and learn from `rows["train"]`.

@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_UP, Context, Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ntl.encodings.base import Encoding
-from ntl.encodings.tokenizers import TokenizerSource
+from ntl.encodings.options import RegressionTransformerOptions
 from ntl.numbers import DIGITS, NumberVocabulary
 
 if TYPE_CHECKING:
@@ -45,29 +45,10 @@ class RegressionTransformer(Encoding):
     vocabulary, cut into pieces).
     """
 
+    Options = RegressionTransformerOptions
     name = "rt"
     split_digits = True
     because = "a token is a digit at a place, and their expected value is no token"
-
-    def __init__(self, source: TokenizerSource, *, lowest: int = -12, highest: int = 19) -> None:
-        """
-        Args:
-            source: of the tokenizer, to which 10 tokens are added for each place.
-            lowest: place of the last decimal; −12 is the twelfth.
-            highest: place of the first digit; 19 allows for numbers below 10²⁰.
-        """
-        _check_places(lowest, highest)
-        self.lowest, self.highest = lowest, highest
-        super().__init__(source)
-
-    @classmethod
-    def check(cls, *, family: str, answers: str, decode: str, lowest: int = -12, highest: int = 19) -> None:
-        super().check(family=family, answers=answers, decode=decode)
-        _check_places(lowest, highest)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return {"lowest": self.lowest, "highest": self.highest}
 
     def _find_numbers(self) -> NumberVocabulary:
         plain = NumberVocabulary.from_tokenizer(self.tokenizer)
@@ -86,7 +67,7 @@ class RegressionTransformer(Encoding):
         )
 
     def _places(self) -> range:
-        return range(self.highest, self.lowest - 1, -1)
+        return range(self.options.highest, self.options.lowest - 1, -1)
 
     def encode(self, text: str) -> dict[str, list]:
         ids = super().encode(text)["input_ids"]  # digits are tokens of their own here
@@ -120,15 +101,15 @@ class RegressionTransformer(Encoding):
     def _write(self, number: str) -> list[int]:
         """Return the tokens of a number; none if it has too many digits before the dot."""
         decimals = len(number.partition(".")[2])
-        if decimals > -self.lowest:
-            unit = Decimal(1).scaleb(self.lowest)
+        if decimals > -self.options.lowest:
+            unit = Decimal(1).scaleb(self.options.lowest)
             exact = Context(prec=len(number) + 1, Emax=MAX_EMAX, Emin=MIN_EMIN)
             number = format(Decimal(number).quantize(unit, rounding=ROUND_HALF_UP, context=exact), "f")
         whole, _, fraction = number.partition(".")
-        if len(whole) > self.highest + 1:
+        if len(whole) > self.options.highest + 1:
             self.report["too_large"] += 1
             return []
-        self.report["rounded"] += decimals > -self.lowest
+        self.report["rounded"] += decimals > -self.options.lowest
         return [self._id_of[digit, len(whole) - 1 - k] for k, digit in enumerate(whole + fraction)]
 
     def decode(self, ids: Sequence[int] | Tensor) -> str:
@@ -185,11 +166,3 @@ def value_embedding(value: float, width: int) -> Tensor:
 
 def _add_values(module: nn.Embedding, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
     return output + module.value_embeddings[inputs[0]]
-
-
-def _check_places(lowest: int, highest: int) -> None:
-    if not (isinstance(lowest, int) and isinstance(highest, int) and -60 <= lowest <= 0 <= highest <= 60):
-        raise ValueError(
-            f"got places from lowest={lowest} to highest={highest}, expected integers with −60 ≤ lowest ≤ 0 ≤ highest "
-            "≤ 60: −12 and 19 are the published ones"
-        )

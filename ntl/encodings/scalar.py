@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ntl.encodings.base import Encoding, Generated
+from ntl.encodings.options import ScalarOptions
 from ntl.encodings.tokenizers import TokenizerSource
 from ntl.encodings.values import Scale, check_numbers
 from ntl.number_grammar import parse_number
@@ -28,6 +29,7 @@ class Scalar(Encoding):
     causal models the counterpart is the state at the line break that ends a question, under the same head.
     """
 
+    Options = ScalarOptions
     name = "scalar"
     pooled = True
     searches = False
@@ -35,57 +37,23 @@ class Scalar(Encoding):
     because = "a regression head says one number and no text"
     heads = ("number_head",)  # [NUM] itself is never read: its embedding need not be trained
 
-    def __init__(
-        self,
-        source: TokenizerSource,
-        *,
-        log: bool = False,
-        standardise: bool = True,
-        significant: int = 7,
-        decimals: int | None = None,
-        learnt: Mapping[str, Any] | None = None,
-    ) -> None:
-        """
-        Args:
-            log: predict sign(x)·ln(|x| + 1) instead of x.
-            standardise: subtract the mean of the training targets and divide by their standard deviation. That changes
-                the squared error by a constant factor and lets training begin near the answers.
-            significant, decimals: of the printed number, see `Scale`.
-            learnt: the scale as it was fitted, for a trained model.
-        """
-        self.log, self.standardise, self.significant, self.decimals = log, standardise, significant, decimals
-        self.scale = Scale(**learnt) if learnt else self._scale(log, significant, decimals)
-        super().__init__(source)
+    def __init__(self, source: TokenizerSource, *, learnt: Mapping[str, Any] | None = None, **options: Any) -> None:
+        """`learnt` is the scale as it was fitted, for a trained model."""
+        super().__init__(source, **options)
+        self.scale = Scale(**learnt) if learnt else self._scale()
 
-    @classmethod
-    def check(
-        cls,
-        *,
-        family: str,
-        answers: str,
-        decode: str,
-        log: bool = False,
-        standardise: bool = True,
-        significant: int = 7,
-        decimals: int | None = None,
-    ) -> None:
-        super().check(family=family, answers=answers, decode=decode)
-        cls._scale(log, significant, decimals)
-
-    @staticmethod
-    def _scale(log: bool, significant: int, decimals: int | None) -> Scale:
-        return Scale(unit=1.0 if log else None, significant=significant, decimals=decimals)
+    def _scale(self) -> Scale:
+        chosen = self.options
+        return Scale(unit=1.0 if chosen.log else None, significant=chosen.significant, decimals=chosen.decimals)
 
     @property
-    def options(self) -> dict[str, Any]:
-        names = ("log", "standardise", "significant", "decimals")
-        return {name: getattr(self, name) for name in names} | {"learnt": self.scale.to_dict()}
+    def arguments(self) -> dict[str, Any]:
+        return super().arguments | {"learnt": self.scale.to_dict()}
 
     def fit(self, rows: Mapping[str, Sequence[Row]]) -> None:
         check_numbers(rows)
         numbers = (parse_number(row["answer"]) for row in rows["train"])
-        scale = self._scale(self.log, self.significant, self.decimals)
-        self.scale = scale.fitted(numbers) if self.standardise else scale
+        self.scale = self._scale().fitted(numbers) if self.options.standardise else self._scale()
 
     def _find_numbers(self) -> NumberVocabulary:
         ids = self._add_tokens([NUMBER])

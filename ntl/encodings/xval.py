@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ntl.encodings.base import Encoding, Generated
+from ntl.encodings.options import XValOptions
 from ntl.encodings.tokenizers import TokenizerSource
 from ntl.encodings.values import Scale
 from ntl.number_grammar import numbers_in, parse_number
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 NUMBER = "[NUM]"
-LOG_UNIT = math.log(3e9) / 10  # the natural logarithm in this unit is log10 / (log10(3·10⁹) / 10)
 
 
 class XVal(Encoding):
@@ -43,65 +43,33 @@ class XVal(Encoding):
         - `, ` between two numbers stays text (published: dropped), and special tokens are never read in a text.
     """
 
+    Options = XValOptions
+    log_unit: ClassVar[float] = math.log(3e9) / 10  # the natural logarithm in it is log10 / (log10(3·10⁹) / 10)
     name = "xval"
     searches = False
     split_digits = True
     families = ("t5",)
     because = "xVal's values, positions and number head are built for T5, and its numbers are filled in greedily"
 
-    def __init__(
-        self,
-        source: TokenizerSource,
-        *,
-        log: bool = True,
-        significant: int = 7,
-        decimals: int | None = None,
-        positions: int = 1024,
-        learnt: Mapping[str, Any] | None = None,
-    ) -> None:
-        """
-        Args:
-            log: multiply by sign(x)·log10(|x| + 1) / (log10(3·10⁹) / 10), and predict that; otherwise multiply by
-                x + 1 and predict x.
-            significant, decimals: of the numbers in an answer, see `Scale`.
-            positions: learnt ones of encoder and decoder.
-            learnt: the scale as it was fitted, for a trained model.
-        """
-        self.log, self.significant, self.decimals, self.positions = log, significant, decimals, positions
-        self.scale = Scale(**learnt) if learnt else self._scale(log, significant, decimals, positions)
-        super().__init__(source)
+    def __init__(self, source: TokenizerSource, *, learnt: Mapping[str, Any] | None = None, **options: Any) -> None:
+        """`learnt` is the scale as it was fitted, for a trained model."""
+        super().__init__(source, **options)
+        self.scale = Scale(**learnt) if learnt else self._scale()
         self.number_id = int(self.numbers.ids[0])
 
-    @classmethod
-    def check(
-        cls,
-        *,
-        family: str,
-        answers: str,
-        decode: str,
-        log: bool = True,
-        significant: int = 7,
-        decimals: int | None = None,
-        positions: int = 1024,
-    ) -> None:
-        super().check(family=family, answers=answers, decode=decode)
-        cls._scale(log, significant, decimals, positions)
-
-    @staticmethod
-    def _scale(log: bool, significant: int, decimals: int | None, positions: int) -> Scale:
-        if not (isinstance(positions, int) and positions >= 1):
-            raise ValueError(f"got positions={positions}, expected an integer of at least 1, such as 1024")
-        return Scale(unit=LOG_UNIT if log else None, significant=significant, decimals=decimals)
+    def _scale(self) -> Scale:
+        chosen = self.options
+        return Scale(
+            unit=self.log_unit if chosen.log else None, significant=chosen.significant, decimals=chosen.decimals
+        )
 
     @property
-    def options(self) -> dict[str, Any]:
-        names = ("log", "significant", "decimals", "positions")
-        return {name: getattr(self, name) for name in names} | {"learnt": self.scale.to_dict()}
+    def arguments(self) -> dict[str, Any]:
+        return super().arguments | {"learnt": self.scale.to_dict()}
 
     def fit(self, rows: Mapping[str, Sequence[Row]]) -> None:
         numbers = (parse_number(found.group()) for row in rows["train"] for found in numbers_in(row["answer"]))
-        scale = self._scale(self.log, self.significant, self.decimals, self.positions)
-        self.scale = scale.fitted(numbers, centre=False)
+        self.scale = self._scale().fitted(numbers, centre=False)
 
     def _find_numbers(self) -> NumberVocabulary:
         NumberVocabulary.from_tokenizer(self.tokenizer)  # which complains where a digit is no token
@@ -151,7 +119,7 @@ class XVal(Encoding):
         return texts
 
     def _multiplier(self, number: float) -> float:
-        return self.scale.compress(number) if self.log else number + 1.0
+        return self.scale.compress(number) if self.options.log else number + 1.0
 
     def decode(self, ids: Sequence[int] | Tensor, numbers: Sequence[str] | None = None) -> str:
         """Return the text of ids, with the given texts in place of the number tokens, or with `[NUM]` itself."""
@@ -176,7 +144,7 @@ class XVal(Encoding):
     def model_class(self, config: PreTrainedConfig) -> type[PreTrainedModel]:
         from ntl.encodings.heads.xval import XValT5
 
-        config.xval_positions = self.positions
+        config.xval_positions = self.options.positions
         return XValT5
 
     def _answers(

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from ntl.encodings.base import Generated
+from ntl.encodings.options import XValMaskOptions
 from ntl.encodings.tokenizers import TokenizerSource
 from ntl.encodings.xval_mask_signed import XValMaskSigned
 from ntl.number_grammar import parse_number
@@ -36,26 +37,16 @@ class XValMask(XValMaskSigned):
     Python float); questions and answers are joined without a further space token.
     """
 
+    Options = XValMaskOptions
     name = "xval_mask"
     scratch_only = True
     because = (
         "an encoder from scratch (model.init=scratch) with the sizes of a T5 model fills in one number, and no text"
     )
 
-    def __init__(
-        self,
-        source: TokenizerSource,
-        *,
-        log: bool = True,
-        significant: int = 7,
-        decimals: int | None = None,
-        positions: int = 512,
-        learnt: Mapping[str, object] | None = None,
-    ) -> None:
-        """See `XVal`; 512 positions are the published ones."""
-        super().__init__(
-            source, log=log, significant=significant, decimals=decimals, positions=positions, learnt=learnt
-        )
+    def __init__(self, source: TokenizerSource, **arguments: Any) -> None:
+        """See `XVal`."""
+        super().__init__(source, **arguments)
         self._minus = self.encode(" -")["input_ids"]
 
     def fit(self, rows: Mapping[str, Sequence[Row]]) -> None:
@@ -91,7 +82,7 @@ class XValMask(XValMaskSigned):
     def model_class(self, config: PreTrainedConfig) -> type[PreTrainedModel]:
         from ntl.encodings.heads.xval import XValEncoder
 
-        config.xval_positions = self.positions
+        config.xval_positions = self.options.positions
         return XValEncoder
 
     def _answers(

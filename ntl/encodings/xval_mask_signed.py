@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from ntl.encodings.base import Generated
-from ntl.encodings.values import Scale, check_numbers
+from ntl.encodings.options import XValMaskSignedOptions
+from ntl.encodings.values import check_numbers
 from ntl.encodings.xval import XVal
 from ntl.numbers import NumberVocabulary
 from ntl.rows import Row
@@ -30,13 +30,11 @@ class XValMaskSigned(XVal):
     T5's encoder with learnt positions, token scores by its embedding and a linear number head; hub weights can be used.
     """
 
+    Options = XValMaskSignedOptions
+    log_unit = 1.0
     name = "xval_mask_signed"
     answers = ("number",)
     because = "an encoder of T5's kind fills in one number at a blank, and says no text"
-
-    @staticmethod
-    def _scale(log: bool, significant: int, decimals: int | None, positions: int) -> Scale:
-        return replace(XVal._scale(log, significant, decimals, positions), unit=1.0 if log else None)
 
     def fit(self, rows: Mapping[str, Sequence[Row]]) -> None:
         check_numbers(rows)
@@ -53,7 +51,7 @@ class XValMaskSigned(XVal):
     def model_class(self, config: PreTrainedConfig) -> type[PreTrainedModel]:
         from ntl.encodings.heads.xval import XValT5Encoder
 
-        config.xval_positions = self.positions
+        config.xval_positions = self.options.positions
         return XValT5Encoder
 
     def _answers(

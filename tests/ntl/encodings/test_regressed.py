@@ -216,7 +216,7 @@ def test_a_saved_model_answers_the_same(name, family, options, tmp_path):
     before = evaluation.answer(model, using, layout, data, settings, 8)
     saving.save(tmp_path / "model", saving.Trained(model, using, layout, settings, 8), "answer")
     loaded = saving.load(tmp_path / "model")
-    assert loaded.encoding.options == using.options
+    assert loaded.encoding.arguments == using.arguments
     again = EncodedDataset(ROWS, loaded.encoding)
     assert str(again.items) == str(data.items)  # NaN is not equal to itself
     after = evaluation.answer(loaded.model, loaded.encoding, loaded.layout, again, settings, 8)
