@@ -6,6 +6,7 @@ import sys
 import pytest
 from omegaconf import OmegaConf
 
+import ntl.losses
 from experiments.config import compose as configuration
 from experiments.config.compose import CONF, DECLARED, choices, compose
 from ntl.options import declaration, declared_by, defaults
@@ -69,7 +70,7 @@ def test_a_default_is_declared_and_nowhere_else(monkeypatch, tmp_path):
     """A loss in one Python file and one yaml, neither of which repeats an option."""
     conf = tmp_path / "conf"
     shutil.copytree(CONF, conf)
-    (conf / "loss" / "mine.yaml").write_text("name: mine\n_target_: a_loss.Mine\nencoding: digits\n")
+    (conf / "loss" / "mine.yaml").write_text("name: mine\n_target_: ntl.losses.a_loss.Mine\nencoding: digits\n")
     (tmp_path / "a_loss.py").write_text(
         "from dataclasses import dataclass\n"
         "from ntl.losses import CrossEntropy\n"
@@ -79,7 +80,7 @@ def test_a_default_is_declared_and_nowhere_else(monkeypatch, tmp_path):
         "    class Options(CrossEntropy.Options):\n"
         "        beta: float = option(0.25, 'of something', at_least=0)\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(ntl.losses, "__path__", [*ntl.losses.__path__, str(tmp_path)])
     monkeypatch.setattr(configuration, "CONF", conf)
     monkeypatch.setattr(configuration, "choices", configuration.choices.__wrapped__)
     assert compose(["loss=mine"])["loss"]["beta"] == 0.25
@@ -88,4 +89,4 @@ def test_a_default_is_declared_and_nowhere_else(monkeypatch, tmp_path):
         compose(["loss=mine", "loss.beta=-1"])
     with pytest.raises(configuration.ConfigurationError, match=r"'loss\.bta' of loss=mine; nearest: loss\.beta"):
         compose(["loss=mine", "loss.bta=1"])
-    sys.modules.pop("a_loss")
+    sys.modules.pop("ntl.losses.a_loss")
