@@ -1,5 +1,6 @@
 """Numbers in any text: a slow reader that follows the docstrings, Python's own `Decimal`, and what must not differ."""
 
+import re
 from decimal import Decimal, InvalidOperation
 
 from hypothesis import given, settings
