@@ -171,10 +171,29 @@ def notes(table: Table, experiment: str, numbers: pd.DataFrame, arms: Mapping[st
             " Compare the differences between arms, not the levels."
         )
     found += table.notes
+    found += beyond_limit(table.splits, arms)
     if ids := disputed(arms):
         found.append(f"The outputs hold other results of these runs; the published ones count: {', '.join(ids)}.")
     found += gaps(experiment, arms)
     return found
+
+
+def beyond_limit(splits: Iterable[str], arms: Mapping[str, ArmRuns]) -> list[str]:
+    """Sentences on reference answers that are longer than an answer may be, for each split and count."""
+    found: dict[tuple[str, int, int], list[str]] = {}
+    for split in splits:
+        for arm, runs in arms.items():
+            for record in runs.finished.values():
+                count = record.content["data"].get("references_beyond_limit", {}).get(split)
+                if count:
+                    names = found.setdefault((split, count, record.content["model"].get("max_new_tokens")), [])
+                    names += [arm] if arm not in names else []
+    return [
+        f"{SPLITS.get(split, split)}: {count:,} reference answers have more tokens than an answer of {_names(names)} "
+        f"may have ({limit}), so that no answer to them can be right. `eval.limit_from=all` takes the limit from all "
+        "splits."
+        for (split, count, limit), names in found.items()
+    ]
 
 
 def gaps(experiment: str, arms: Mapping[str, ArmRuns]) -> list[str]:

@@ -166,3 +166,14 @@ def test_a_decimal_has_a_true_minus_and_no_negative_zero():
 def test_a_difference_and_its_interval_have_the_same_places():
     assert interval(Paired(2.0, -8.0, 12.0, 0.5, 0.5, 3)) == "+2.00 [−8.00, +12.00]"
     assert interval(Paired(2.0, None, None, None, None, 1)) == "+2.000"
+
+
+def test_references_beyond_the_limit_of_answers_are_noted(tmp_path, ablation):
+    write_record(tmp_path, run_config(ablation, "ce", 0), scores(metrics(0.4, 0.4)))
+    arms = arm_runs(ablation, load(tmp_path))
+    content = arms["ce"].finished[0].content
+    content["data"]["references_beyond_limit"] = {"interpolate": 0, "extrapolate": 1200}
+    content["model"]["max_new_tokens"] = 12
+    text = to_markdown(MAIN, "ablation", frame(MAIN, "ablation", arms), arms)
+    assert "Extrapolation: 1,200 reference answers have more tokens than an answer of `ce` may have (12)" in text
+    assert not re.search("Interpolation: [0-9,]+ reference", text)

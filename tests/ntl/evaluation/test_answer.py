@@ -190,3 +190,29 @@ class TestLengths:
 
     def test_relative_positions_have_no_end(self):
         self.check("t5", [{"question": "1 " * 2000, "answer": "2"}], limit=12)
+
+
+class TestLimit:
+    """Reference answers that are longer than an answer may be: nothing that a model writes equals them."""
+
+    TESTS = {"test": tiny.dataset([{"question": "1", "answer": answer} for answer in ("7", "9" * 13, "9" * 30)])}
+    TRAIN = tiny.dataset([{"question": "1", "answer": "5"}])
+
+    @pytest.mark.parametrize(
+        ("limit_from", "limit", "beyond"), [("train", 12, 2), ("all", 41, 0)], ids=["of train", "of all splits"]
+    )
+    def test_references_beyond_the_limit_are_counted(self, limit_from, limit, beyond):
+        settings = EvalSettings(limit_from=limit_from)
+        assert evaluation.answer_limit(settings, self.TRAIN, self.TESTS) == limit
+        assert self.TESTS["test"].answers_beyond(limit) == beyond
+        notes = evaluation.truncation_notes(self.TESTS, limit)
+        assert len(notes) == bool(beyond)
+        if beyond:
+            assert notes[0].startswith("test: 2 of 3 reference answers") and "(12)" in notes[0]
+
+    def test_an_answer_at_the_limit_can_be_right(self):
+        model = tiny.model("t5")
+        Says(model, [{"9": 1.0}] * 20)
+        rows = [{"question": "1", "answer": "9" * 13}]
+        assert answer(model, "t5", rows=rows, limit=13).texts == ["9" * 13]
+        assert self.TESTS["test"].answers_beyond(13) == 1
