@@ -15,7 +15,7 @@ LOSS = {
 MAIN = Table(
     title="Loss × tokenization on mathematics",
     splits=("interpolate", "extrapolate"),
-    metrics=("accuracy", "log_mae"),
+    metrics=("accuracy", "log_mae", "accuracy_paper_parser"),
     baseline="ce/subword",
     comparisons=(
         LOSS["digits"],
@@ -37,4 +37,4 @@ MAIN = Table(
     ),
 )
 TABLES = (MAIN,)
-FIGURES = (Figure(MAIN),)
+FIGURES = (Figure(MAIN, metrics=("accuracy", "log_mae")),)

@@ -170,6 +170,12 @@ def notes(table: Table, experiment: str, numbers: pd.DataFrame, arms: Mapping[st
             f"paper: the published value at the paper's own scale ({setting}). Source: {sources}; see `results/paper/`."
             " Compare the differences between arms, not the levels."
         )
+    if "accuracy_paper_parser" in table.shown_metrics():
+        found.append(
+            "Accuracy (paper's parser) is computed as the published accuracy was: it reads `1,234` as 234 and `1e5` as "
+            "5, limits answers to ±1e10, so that a right answer beyond it is wrong, and accepts a relative error of "
+            "1e-5. See `docs/numbers.md`."
+        )
     found += table.notes
     found += beyond_limit(table.splits, arms)
     if ids := disputed(arms):

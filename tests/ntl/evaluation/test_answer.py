@@ -63,6 +63,32 @@ def test_token_statistics_count_answer_tokens_and_nothing_else(family):
         assert stats.nll_sum == pytest.approx(float(expected), rel=1e-4)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_token_accuracy_and_perplexity_are_those_of_the_librarys_own_loss(family):
+    """transformers' loss of the whole split, computed row by row with its own handling of labels."""
+    model = tiny.model(family, spread=0.7)
+    scores = score(answer(model, family, batch_size=3), tiny.ROWS, kind="text", fill=None).metrics["all"]
+    using = tiny.encoding()
+    end = using.tokenizer.eos_token_id
+    nll = correct = tokens = 0
+    for row in tiny.ROWS:
+        answered = [*using.encode(row["answer"])["input_ids"], end]
+        if family == "t5":
+            question = [*using.encode(row["question"])["input_ids"], end]
+            output = model(input_ids=torch.tensor([question]), labels=torch.tensor([answered]))
+            predicted = output.logits[0]
+        else:
+            question = using.encode(row["question"] + "\n")["input_ids"]
+            labels = [*[IGNORE_INDEX] * len(question), *answered]
+            output = model(input_ids=torch.tensor([[*question, *answered]]), labels=torch.tensor([labels]))
+            predicted = output.logits[0, len(question) - 1 : -1]
+        nll += output.loss.item() * len(answered)
+        correct += int((predicted.argmax(-1) == torch.tensor(answered)).sum())
+        tokens += len(answered)
+    assert scores["perplexity"] == pytest.approx(math.exp(nll / tokens), rel=1e-5)
+    assert scores["token_accuracy"] == correct / tokens
+
+
 def test_token_accuracy_of_a_split_weighs_tokens_and_not_questions():
     rows = [{"question": "1", "answer": "5"}, {"question": "2", "answer": "777777"}]
     stats = [TokenStats(2, 2, 0.0), TokenStats(0, 7, 7 * math.log(2))]
