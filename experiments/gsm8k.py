@@ -6,7 +6,7 @@ from experiments.analysis.table import Comparison, Table
 MAIN = Table(
     title="GSM8K: word problems",
     splits=("test",),
-    metrics=("accuracy", "log_mae", "rouge1"),
+    metrics=("accuracy", "log_mae", "rouge1", "accuracy_paper_parser"),
     baseline="ce",
     comparisons=(
         Comparison("ntl_was@0.3", "ce/subword", "loss and tokenization, as published"),

@@ -48,6 +48,10 @@ class EncodedDataset(torch.utils.data.Dataset):
         """Tokens of the longest answer, its end token included."""
         return max((len(answer["input_ids"]) for _, answer in self.items), default=0) + 1
 
+    def answers_beyond(self, limit: int) -> int:
+        """Return how many answers have more than `limit` tokens, without their end token."""
+        return sum(len(answer["input_ids"]) > limit for _, answer in self.items)
+
 
 class Layout(Protocol):
     """How a model family lays a question and its answer out."""

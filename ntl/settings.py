@@ -185,7 +185,8 @@ class EvalSettings:
     examples: int | None = option(None, "questions of each test split; null: all", at_least=1)
     decode: str = option("generate", "expected writes digit-wise expected values", choices=("generate", "expected"))
     answer_tokens: int | None = option(
-        None, "limit of a generated answer; null: the longest training answer and margin", at_least=1
+        None, "limit of a generated answer; null: the longest reference answer and margin", at_least=1
     )
-    margin: int = option(10, "tokens that an answer may be longer than the longest training answer", at_least=0)
+    margin: int = option(10, "tokens that an answer may be longer than the longest reference answer", at_least=0)
+    limit_from: str = option("train", "splits whose reference answers set that limit", choices=("train", "all"))
     untrained: bool = option(True, "score the model before training as well")

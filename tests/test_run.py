@@ -411,3 +411,19 @@ def test_a_sweep_that_is_broken_off_goes_on_with_the_same_command(number, tmp_pa
     assert found["ntl_was", 0]["metrics"] == expected["metrics"]
     assert found["ntl_was", 0]["files"]["predictions.parquet"] == expected["files"]["predictions.parquet"]
     record_property("faults", 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("limit_from", "beyond"), [("train", 2), ("all", 0)])
+def test_references_beyond_the_limit_are_in_the_record(command, tmp_path, limit_from, beyond):
+    for split, answers in {"train": ["1", "2"] * 20, "test": ["9" * 30, "8" * 30, "1"]}.items():
+        rows = ({"question": f"{split} {n}?", "answer": answer} for n, answer in enumerate(answers))
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = ["dataset=custom", *(f"dataset.{split}={tmp_path / split}.jsonl" for split in ("train", "test"))]
+    rest = [argument for argument in SMALL if argument not in DATA]
+    code, _, errors = command(*data, *rest, f"eval.limit_from={limit_from}", *places(tmp_path))
+    assert code == 0, errors
+    (record,) = records(tmp_path).values()
+    assert record["data"]["references_beyond_limit"] == {"validation": 0, "test": beyond}
+    noted = [note for note in record["notes"] if note.startswith("test: 2 of 3 reference answers have more tokens")]
+    assert len(noted) == bool(beyond)

@@ -175,8 +175,14 @@ def notes(table: Table, experiment: str, numbers: pd.DataFrame, arms: Mapping[st
             f"paper: the published value at the paper's own scale ({setting}). Source: {sources}; see `results/paper/`."
             " Compare the differences between arms, not the levels."
         )
+    if "accuracy_paper_parser" in table.shown_metrics():
+        found.append(
+            "Accuracy (paper's parser) is computed as the published accuracy was: it reads `1,234` as 234 and `1e5` as "
+            "5, limits answers to ±1e10, so that a right answer beyond it is wrong, and accepts a relative error of "
+            "1e-5. See `docs/numbers.md`."
+        )
     found += table.notes
-    found += _labels(arms) + _ceilings(table, arms)
+    found += _labels(arms) + _ceilings(table, arms) + beyond_limit(table.splits, arms)
     if ids := disputed(arms):
         found.append(f"The outputs hold other results of these runs; the published ones count: {', '.join(ids)}.")
     found += gaps(experiment, arms)
@@ -217,6 +223,24 @@ def _ceilings(table: Table, arms: Mapping[str, ArmRuns]) -> list[str]:
         f"Ceiling of {_names(names)}: {places}; a model that predicts every target reaches no more, because the "
         "encoding does not give back every reference answer as it is."
         for places, names in lost.items()
+    ]
+
+
+def beyond_limit(splits: Iterable[str], arms: Mapping[str, ArmRuns]) -> list[str]:
+    """Sentences on reference answers that are longer than an answer may be, for each split and count."""
+    found: dict[tuple[str, int, int], list[str]] = {}
+    for split in splits:
+        for arm, runs in arms.items():
+            for record in runs.finished.values():
+                count = record.content["data"].get("references_beyond_limit", {}).get(split)
+                if count:
+                    names = found.setdefault((split, count, record.content["model"].get("max_new_tokens")), [])
+                    names += [arm] if arm not in names else []
+    return [
+        f"{SPLITS.get(split, split)}: {count:,} reference answers have more tokens than an answer of {_names(names)} "
+        f"may have ({limit}), so that no answer to them can be right. `eval.limit_from=all` takes the limit from all "
+        "splits."
+        for (split, count, limit), names in found.items()
     ]
 
 

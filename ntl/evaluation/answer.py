@@ -44,6 +44,28 @@ def check(settings: EvalSettings) -> None:
         raise ValueError("eval.decode=expected picks digits one by one; set eval.beams=1 with it")
 
 
+def answer_limit(settings: EvalSettings, train: EncodedDataset, tests: Mapping[str, EncodedDataset]) -> int:
+    """Return the limit of a generated answer in tokens, end token included.
+
+    Args:
+        tests: the splits that will be answered; they count with `limit_from=all`.
+    """
+    if settings.answer_tokens is not None:
+        return settings.answer_tokens
+    counted = [train, *(tests.values() if settings.limit_from == "all" else ())]
+    return max(data.longest_answer() for data in counted) + settings.margin
+
+
+def truncation_notes(tests: Mapping[str, EncodedDataset], limit: int) -> list[str]:
+    """Return a sentence for each split with reference answers beyond the limit of a generated answer."""
+    return [
+        f"{split}: {count:,} of {len(data):,} reference answers have more tokens than an answer may have ({limit}), so "
+        "that no answer to them can be right; eval.limit_from=all takes the limit from the test splits too"
+        for split, data in tests.items()
+        if (count := data.answers_beyond(limit))
+    ]
+
+
 class TooLong(ValueError):
     """A question that leaves the model no room for an answer."""
 

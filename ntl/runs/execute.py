@@ -128,7 +128,10 @@ def execute(parts: Parts, prepared: Prepared, run: Run) -> None:
     train_data = encoded(rows["train"])
     validation = encoded(rows["validation"][: parts.train.eval_examples])
     test_data = {split: encoded(tests[split]) for split in tests}
-    limit = parts.eval.answer_tokens or train_data.longest_answer() + parts.eval.margin
+    limit = evaluation.answer_limit(parts.eval, train_data, test_data)
+    truncation = evaluation.truncation_notes(test_data, limit)
+    for note in truncation if distributed.is_first() else ():
+        log.warning("%s: %s", run.id, note)
     counted = {"data": encoding.take_report()}  # such as numbers that were rounded
     if cut := {split: data.cut for split, data in {"train": train_data, **test_data}.items() if data.cut}:
         counted["questions cut"] = cut
@@ -213,6 +216,7 @@ def execute(parts: Parts, prepared: Prepared, run: Run) -> None:
             "files": {name: entry["sha256"] for name, entry in prepared.manifest["files"].items()},
             "sizes": prepared.manifest["sizes"],
             "training_labels": {"all": labels, "numbers": numbers, "per_number": labels / numbers if numbers else None},
+            "references_beyond_limit": {split: data.answers_beyond(limit) for split, data in test_data.items()},
         },
         "model": described
         | {
@@ -220,7 +224,8 @@ def execute(parts: Parts, prepared: Prepared, run: Run) -> None:
             "max_new_tokens": limit,
             "encoding": {when: counts for when, counts in counted.items() if counts},
         },
-        "notes": sorted(
+        "notes": truncation
+        + sorted(
             f"{state}, {split}, {group}: {name} is undefined: {why}"
             for (state, split), scored in scores.items()
             for group, notes in scored.notes.items()

@@ -129,7 +129,7 @@ def test_the_kind_of_answers_is_seen_or_said(tmp_path, answers, given, kind):
     assert dataset.answers == kind
 
 
-@pytest.mark.parametrize("answer", ["12O", "1,234", "$5", "", "n/a"])
+@pytest.mark.parametrize("answer", ["12O", "1,234", "3,14", "1 234", "5%", "", "n/a"])
 def test_a_few_answers_that_are_no_numbers_make_no_text_dataset_silently(tmp_path, answer):
     rows = [*MORE, {"question": "last", "answer": answer}]
     expected = (
@@ -144,16 +144,35 @@ def test_a_few_answers_that_are_no_numbers_make_no_text_dataset_silently(tmp_pat
     [
         ("none", "holds no number"),
         ("", "holds no number"),
-        ("1,234", "ends in a number with separators or an exponent"),
-        ("it is $1,234.50 in all", "ends in a number with separators"),
-        ("1e5", "ends in a number with separators or an exponent"),
-        ("about 2.5E-3", "ends in a number"),
+        ("1,234", "ends in '1,234', which is no number here"),
+        ("3,14", "ends in '3,14', which is no number here"),
+        ("1.234,5", "ends in '1.234,5', which is no number here"),
+        ("1 234", "is not one number"),
+        ("(5)", "is not one number"),
+        ("3-4", "is not one number"),
+        ("it is $1,234.50 in all", "ends in '1,234.50', which is no number here: .* declare dataset.decimal"),
+        ("1/3", "has no finite decimal form"),
     ],
 )
-def test_answers_that_would_be_read_as_another_number_are_refused(tmp_path, answer, complaint):
+def test_answers_that_could_be_read_as_another_number_are_refused(tmp_path, answer, complaint):
     rows = [*MORE, {"question": "last", "answer": answer}]
-    with pytest.raises(DataError, match=rf"train.jsonl, line 41: the answer {re.escape(repr(answer))} {complaint}"):
+    message = rf"train.jsonl, line 41: the answer {re.escape(repr(answer))} {complaint}"
+    with pytest.raises(DataError, match=message):
         custom(tmp_path, rows, answers="number").check()
+
+
+def test_a_column_with_decimal_commas_is_prepared_as_plain_decimals(tmp_path):
+    written = ["3,14", "1.234,5", "−5", "1e5", "7"]
+    rows = [{"question": f"q{n}", "answer": answer} for n, answer in enumerate(written)]
+    rows.append({"question": "a number in the file", "answer": 2.5})
+    dataset = custom(tmp_path, MORE, rows, decimal="comma", thousands="point")
+    data = dataset.prepare(tmp_path / "data", progress=False)
+    assert [row["answer"] for row in data.rows("test")] == ["3.14", "1234.5", "-5", "100000", "7", "2.5"]
+    plain = custom(tmp_path, [{"question": "a", "answer": "1"}, {"question": "b", "answer": "2"}])
+    dotted = Custom(**vars(plain) | {"decimal": "comma"})
+    assert plain.location(tmp_path) != dotted.location(tmp_path)  # other marks may mean other rows
+    with pytest.raises(ValueError, match="thousands: got 'comma', which is the decimal mark"):
+        Custom(**vars(plain) | {"decimal": "comma", "thousands": "comma"}).check()
 
 
 # Bad rows

@@ -8,10 +8,13 @@ import pytest
 from helpers.made_records import metrics, scores, write_record
 from scipy import stats
 
-from experiments.analysis.claims import COLUMNS, judge, to_csv, to_markdown
+from experiments.analysis import published
+from experiments.analysis.claims import COLUMNS, JUDGED_BY, judge, to_csv, to_markdown
 from experiments.analysis.records import load
 from experiments.analysis.statistics import detectable, detectable_margin, holm
 from experiments.config.compose import load_experiment, run_config
+from experiments.mathematics import TABLES as mathematics_tables
+from experiments.rjokes import MAIN as rjokes_table
 
 NOISE = np.array([0.010, -0.012, 0.004, -0.006, 0.002])
 BASE = np.array([0.36, 0.45, 0.41, 0.46, 0.40])
@@ -136,3 +139,28 @@ def test_the_pilots_spread_says_what_the_planned_seeds_detect(tmp_path, ablation
 def test_the_best_constant_stands_beside_each_claim(tmp_path, ablation):
     sweep(tmp_path, ablation, ce=[0.04] * 5, mae=BASE)
     assert verdicts(tmp_path)["C11"].constant == "0.050; ntl_mae@0.3 better"
+
+
+def test_methods_that_write_floats_are_judged_with_a_tolerance(tmp_path):
+    """Exact equality cannot score them: every claim of accuracy with such an arm has another metric."""
+    floats = {"xval", "xval_mask", "regression_head"}
+    of_floats = [
+        claim
+        for claim in published.claims()
+        if claim.metric == "accuracy" and floats & {arm.split("/")[0] for arm in (*claim.baselines, *claim.treatments)}
+    ]
+    assert {claim.id for claim in of_floats} == set(JUDGED_BY) == {"C04"}
+    mathematics = load_experiment("mathematics")
+    for seed in mathematics.seeds:
+        for arm, accuracy, isclose in (("ce", 0.5, 0.5), ("xval_mask", 0.1, 0.8 + seed / 100)):
+            scored = scores(metrics(accuracy, 0.3, accuracy_isclose=isclose))
+            write_record(tmp_path, run_config(mathematics, arm, seed), scored)
+    outcome = verdicts(tmp_path)["C04"]
+    assert outcome.claim.metric == "accuracy_isclose"
+    assert outcome.verdict == "opposite" and outcome.effect.difference < -0.3  # exact accuracy says the contrary
+    assert next(claim for claim in published.claims() if claim.id == "C04").metric == "accuracy"  # as published
+
+
+def test_tables_with_methods_that_write_floats_show_both_accuracies():
+    for table in (*mathematics_tables, rjokes_table):
+        assert {"accuracy", "accuracy_isclose"} <= set(table.shown_metrics())

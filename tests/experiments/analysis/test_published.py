@@ -19,6 +19,7 @@ def test_a_number_is_found_by_arm_split_and_metric():
     found = paper.published("ablation", "ntl_mae@0.3", "interpolate", "accuracy")
     assert (found.value, found.sd, found.model, found.source) == (0.45, 0.02, "t5_small", "effects table")
     assert paper.published("gpu/ablation", "ntl_mae@0.3", "interpolate", "accuracy") == found
+    assert paper.published("ablation", "ntl_mae@0.3", "interpolate", "accuracy_paper_parser") == found
     assert paper.published("multirc", "ce", "test", "bleu").value == 0.13
     assert paper.published("ablation", "ntl_mae@0.3", "extrapolate", "accuracy") is None
 

@@ -57,8 +57,8 @@ def test_the_papers_numbers_stand_beside_ours_with_their_source(arms):
     text = to_markdown(MAIN, "ablation", numbers, arms)
     assert "t5_small" in text
     assert "Source: effects table" in text
-    # log-MAE of the ablation was not published: no empty column.
-    assert sections(MAIN, numbers)[0][1].count("paper") == 1
+    # Accuracy and its published form have a column each; log-MAE of the ablation was not published.
+    assert sections(MAIN, numbers)[0][1].count("paper") == 2
 
 
 def test_further_comparisons_pair_the_named_arms(arms):
@@ -180,3 +180,14 @@ def test_notes_say_what_lambda_is_relative_to_and_what_no_model_can_reach(tmp_pa
     assert "Labels per number label in training: 1.750 (`ce`, `ntl_was@0.3`); 2.500 (`ce/subword`)." in text
     (ceiling,) = [line for line in text.splitlines() if "Ceiling of" in line]
     assert "Ceiling of `ce/subword`: Accuracy ↑ 0.987 (Interpolation); " in ceiling
+
+
+def test_references_beyond_the_limit_of_answers_are_noted(tmp_path, ablation):
+    write_record(tmp_path, run_config(ablation, "ce", 0), scores(metrics(0.4, 0.4)))
+    arms = arm_runs(ablation, load(tmp_path))
+    content = arms["ce"].finished[0].content
+    content["data"]["references_beyond_limit"] = {"interpolate": 0, "extrapolate": 1200}
+    content["model"]["max_new_tokens"] = 12
+    text = to_markdown(MAIN, "ablation", frame(MAIN, "ablation", arms), arms)
+    assert "Extrapolation: 1,200 reference answers have more tokens than an answer of `ce` may have (12)" in text
+    assert not re.search("Interpolation: [0-9,]+ reference", text)

@@ -100,6 +100,31 @@ def test_no_digit_error_where_number_tokens_are_no_digits():
     assert score(given, rows, kind="number", fill="5").metrics["all"]["digit_error"] == 2.5
 
 
+def test_token_accuracy_and_perplexity_are_those_of_the_librarys_own_loss(family):
+    """transformers' loss of the whole split, computed row by row with its own handling of labels."""
+    model = tiny.model(family, spread=0.7)
+    scores = score(answer(model, family, batch_size=3), tiny.ROWS, kind="text", fill=None).metrics["all"]
+    using = tiny.encoding()
+    end = using.tokenizer.eos_token_id
+    nll = correct = tokens = 0
+    for row in tiny.ROWS:
+        answered = [*using.encode(row["answer"])["input_ids"], end]
+        if family == "t5":
+            question = [*using.encode(row["question"])["input_ids"], end]
+            output = model(input_ids=torch.tensor([question]), labels=torch.tensor([answered]))
+            predicted = output.logits[0]
+        else:
+            question = using.encode(row["question"] + "\n")["input_ids"]
+            labels = [*[IGNORE_INDEX] * len(question), *answered]
+            output = model(input_ids=torch.tensor([[*question, *answered]]), labels=torch.tensor([labels]))
+            predicted = output.logits[0, len(question) - 1 : -1]
+        nll += output.loss.item() * len(answered)
+        correct += int((predicted.argmax(-1) == torch.tensor(answered)).sum())
+        tokens += len(answered)
+    assert scores["perplexity"] == pytest.approx(math.exp(nll / tokens), rel=1e-5)
+    assert scores["token_accuracy"] == correct / tokens
+
+
 def test_token_accuracy_of_a_split_weighs_tokens_and_not_questions():
     rows = [{"question": "1", "answer": "5"}, {"question": "2", "answer": "777777"}]
     stats = [TokenStats(2, 2, 0.0), TokenStats(0, 7, 7 * math.log(2))]
@@ -227,3 +252,29 @@ class TestLengths:
 
     def test_relative_positions_have_no_end(self):
         self.check("t5", [{"question": "1 " * 2000, "answer": "2"}], limit=12)
+
+
+class TestLimit:
+    """Reference answers that are longer than an answer may be: nothing that a model writes equals them."""
+
+    TESTS = {"test": tiny.dataset([{"question": "1", "answer": answer} for answer in ("7", "9" * 13, "9" * 30)])}
+    TRAIN = tiny.dataset([{"question": "1", "answer": "5"}])
+
+    @pytest.mark.parametrize(
+        ("limit_from", "limit", "beyond"), [("train", 12, 2), ("all", 41, 0)], ids=["of train", "of all splits"]
+    )
+    def test_references_beyond_the_limit_are_counted(self, limit_from, limit, beyond):
+        settings = EvalSettings(limit_from=limit_from)
+        assert evaluation.answer_limit(settings, self.TRAIN, self.TESTS) == limit
+        assert self.TESTS["test"].answers_beyond(limit) == beyond
+        notes = evaluation.truncation_notes(self.TESTS, limit)
+        assert len(notes) == bool(beyond)
+        if beyond:
+            assert notes[0].startswith("test: 2 of 3 reference answers") and "(12)" in notes[0]
+
+    def test_an_answer_at_the_limit_can_be_right(self):
+        model = tiny.model("t5")
+        Says(model, [{"9": 1.0}] * 20)
+        rows = [{"question": "1", "answer": "9" * 13}]
+        assert answer(model, "t5", rows=rows, limit=13).texts == ["9" * 13]
+        assert self.TESTS["test"].answers_beyond(13) == 1

@@ -14,7 +14,10 @@ import scipy.stats
 from helpers.shared_data import SHARED, shared
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rouge_score.rouge_scorer import RougeScorer
 
+from ntl.encodings.values import Scale
+from ntl.encodings.xval import LOG_UNIT
 from ntl.evaluation.baselines import trivial_answers
 from ntl.evaluation.metrics import METRICS, TokenStats, Undefined, first_wrong_digit, metric, score
 from ntl.evaluation.metrics import errors as metrics
@@ -112,6 +115,18 @@ def test_numbers_that_floats_cannot_tell_apart():
     assert got["r2"] == pytest.approx(1 - 4 / 5)
     assert got["pearson"] == pytest.approx(1) and got["spearman"] == pytest.approx(1)
     assert got["accuracy"] == 0
+
+
+@pytest.mark.parametrize("unit", [None, 1.0, LOG_UNIT])
+def test_floats_right_to_a_millionth_are_right_by_isclose(unit):
+    """What xVal and the regression head write of a prediction that is right but for single precision."""
+    rng = np.random.default_rng(0)
+    targets = [Decimal(n).scaleb(int(rng.integers(-3, 4))) for n in rng.integers(-999, 999, 500).tolist()]
+    scale = Scale(unit=unit).fitted(targets)
+    written = [scale.write(float(target) * (1 + rng.choice([-1e-6, 1e-6]))) for target in targets]
+    got = all_of(written, [f"{target:f}" for target in targets])
+    assert got["accuracy_isclose"] >= 0.99
+    assert got["accuracy"] < 0.9  # exact equality calls many of them wrong
 
 
 # Against brute force in exact fractions, and scipy
@@ -428,6 +443,23 @@ def test_perfect_texts():
     texts = ["it was a dark and stormy night", "ünïcode | text, with marks!", ""]
     got = all_of(texts, texts, kind="text")
     assert got["accuracy"] == got["bleu"] == got["rouge1"] == 1
+
+
+WORDS = st.lists(
+    st.sampled_from(["the", "cat", "sat", "on", "mat", "1,234", "days,", "12.5!", "it's", "well-known", "über"]),
+    max_size=9,
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(WORDS, WORDS.filter(lambda words: len(words) > 4)), min_size=1, max_size=6))
+def test_bleu_and_rouge_are_the_libraries_own(pairs):
+    generated, references = ([" ".join(words) for words in column] for column in zip(*pairs, strict=True))
+    got = all_of(generated, references, kind="text")
+    assert got["bleu"] == pytest.approx(sacrebleu.BLEU().corpus_score(generated, [references]).score / 100, abs=1e-12)
+    scorer = RougeScorer(["rouge1"], use_stemmer=False)
+    each = [scorer.score(right, ours)["rouge1"].fmeasure for ours, right in zip(generated, references, strict=True)]
+    assert got["rouge1"] == pytest.approx(np.mean(each), abs=1e-12)
 
 
 # Trivial predictors
