@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from ntl.encodings import Encoding
+    from ntl.encodings.base import Generated
 
 ANSWERING = "answering.json"
 
@@ -67,29 +68,33 @@ def save(folder: Path, trained: Trained, loss_on: str) -> None:
 def check_saved(folder: Path, trained: Trained, questions: Sequence[str]) -> None:
     """Read what `save` wrote to `folder`, and compare its answers to `questions` with those of `trained`.
 
-    Both answer on one device, in one batch and with equal weights, so that their answers are equal token by token.
+    Both answer on one device, in one batch and with equal weights, so that their answers are equal token by token. An
+    accelerator may round otherwise from call to call: if they differ there, both are moved to the CPU and asked again.
 
     Raises:
-        SavedModelDiffers: they are not; the text names a question and both answers.
+        SavedModelDiffers: they are not equal; the text names a question and both answers.
     """
     saved = load(folder)
-    saved.model.to(trained.model.device)
-    ours, theirs = (
-        it.encoding.generate(
-            it.model,
-            it.layout.prompt_batch([question for question, _ in _encoded(questions, it)]),
-            max_new_tokens=it.max_new_tokens,
-            num_beams=it.eval.beams,
-            decode=it.eval.decode,
-        )
-        for it in (trained, saved)
+    for device in dict.fromkeys((str(trained.model.device), "cpu")):
+        ours, theirs = (_answers(it, questions, device) for it in (trained, saved))
+        if ours == theirs:
+            return
+    question, one, other = next(found for found in zip(questions, ours, theirs, strict=True) if found[1] != found[2])
+    raise SavedModelDiffers(
+        f"the model saved in '{folder.name}' answers {other.text!r} to {question!r}, expected {one.text!r} as before "
+        "it was saved: the scores are not those of the saved model"
     )
-    for question, one, other in zip(questions, ours, theirs, strict=True):
-        if one != other:
-            raise SavedModelDiffers(
-                f"the model saved in '{folder.name}' answers {other.text!r} to {question!r}, expected {one.text!r} as "
-                "before it was saved: the scores are not those of the saved model"
-            )
+
+
+def _answers(trained: Trained, questions: Sequence[str], device: str) -> list[Generated]:
+    prompts = trained.layout.prompt_batch([question for question, _ in _encoded(questions, trained)])
+    return trained.encoding.generate(
+        trained.model.to(device),
+        prompts,
+        max_new_tokens=trained.max_new_tokens,
+        num_beams=trained.eval.beams,
+        decode=trained.eval.decode,
+    )
 
 
 def _encoded(questions: Sequence[str], trained: Trained) -> EncodedDataset:

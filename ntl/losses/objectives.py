@@ -210,25 +210,28 @@ class CrossEntropy(Objective):
             labels = shifted(labels)
         counts = None
         if num_items_in_batch is not None:
-            here = self.count(labels)
-            counts = Counts(num_items_in_batch, here.numbers * (num_items_in_batch / here.labels.clamp_min(1)))
+            here, before = self.count(labels), (given != IGNORE_INDEX).sum()
+            items = torch.as_tensor(num_items_in_batch, device=labels.device)
+            # For some models (GPT-2) Trainer also counts the labels that the shift drops.
+            whole = torch.where(items == before, here.labels, items)
+            counts = Counts(whole, here.numbers * (whole / here.labels.clamp_min(1)))
         found = self.loss(_logits(outputs), labels, counts)
         if counts is not None and set(self.number_parts) & found.parts.keys():
-            self._warn_of_accumulation(given, num_items_in_batch)
+            self._warn_of_accumulation(items, before)
         return found.total
 
-    def _warn_of_accumulation(self, labels: Tensor, items: Tensor | int) -> None:
+    def _warn_of_accumulation(self, items: Tensor, here: Tensor) -> None:
         """Warn, once, if there are more labels in the whole batch than in this micro-batch while training."""
         if self._looked or not torch.is_grad_enabled():
             return
-        more = torch.as_tensor(items, device=labels.device) > (labels != IGNORE_INDEX).sum()
-        self._looked = bool(more.any()) or labels.device.type != "cpu"  # to look again would wait for the device
-        if bool(more.any()):
+        divided = bool((items > here).any())
+        self._looked = divided or items.device.type != "cpu"  # to look again would wait for the device
+        if divided:
             warnings.warn(
-                f"got num_items_in_batch={int(torch.as_tensor(items).max())} for a micro-batch of "
-                "fewer labels (gradient accumulation, or several devices): the mean over number tokens is not exact, "
-                "and micro-batches without numbers weaken it. ntl.integrations.transformers.ObjectiveMixin is exact: "
-                "class NTLTrainer(ObjectiveMixin, Trainer), with objective=… in place of compute_loss_func=…",
+                f"got num_items_in_batch={int(items.max())} for a micro-batch of {int(here)} labels (gradient "
+                "accumulation, or several devices): the mean over number tokens is not exact, and micro-batches "
+                "without numbers weaken it. ntl.integrations.transformers.ObjectiveMixin is exact: class "
+                "NTLTrainer(ObjectiveMixin, Trainer), with objective=… in place of compute_loss_func=…",
                 stacklevel=6,  # who called the objective, past torch.nn.Module
             )
 

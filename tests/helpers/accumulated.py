@@ -80,7 +80,7 @@ def rows(kind, exact):
 def trainer(kind, folder, exact, batch_size=1, accumulate=4, **options):
     """A Trainer that makes one step of gradient descent at rate 1 over all rows.
 
-    With `exact` it has the mixin, and one row is trained on as a whole, of which Trainer counts one label too many.
+    With `exact` it has the mixin, and one row is trained on as a whole: of GPT-2's labels, Trainer counts one too many.
     """
     base, arguments_class = library(kind)
     made = model(kind)

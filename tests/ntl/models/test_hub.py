@@ -132,6 +132,17 @@ def test_a_model_that_the_hub_has_not_is_said(hub, tmp_path):
 
 
 @pytest.mark.slow
+def test_adapters_on_shared_weights_are_refused_before_weights_are_read(tmp_path):
+    folder = tmp_path / "qwen2"
+    checkpoints.qwen2(folder)
+    script = SCRIPT.replace("hub=sys.argv[1]", "hub=sys.argv[1], lora={'r': 2, 'targets': ['lm_head']}")
+    with local_hub.serve_files(REPOSITORY, {path.name: path.read_bytes() for path in folder.iterdir()}) as hub:
+        said = read(hub.url, tmp_path / "cache", script=script)
+    assert "which adapts lm_head" in said["error"] and "shares its weight with model.embed_tokens" in said["error"]
+    assert not weights_asked_for(hub)
+
+
+@pytest.mark.slow
 def test_a_run_without_its_model_ends_with_one_line_and_no_record(tmp_path):
     arguments = ["run.py", "model=custom", f"model.name={REPOSITORY}", f"paths.outputs={tmp_path / 'outputs'}"]
     environment = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path), "NO_PROXY": "*"}
