@@ -46,15 +46,20 @@ def module(experiment: str) -> ModuleType:
     return import_module(found)
 
 
-def declared(experiment: str, kind: str, results: Path) -> Sequence[Any]:
-    """What an experiment shows of a kind, "tables" or "figures"; `results` holds what was measured.
+def declared(experiment: str, kind: str, *roots: Path) -> list[tuple[Any, Path]]:
+    """What an experiment shows of a kind, "tables" or "figures", with the folder that it rests on.
+
+    Args:
+        roots: results and outputs. What depends on measurements is declared for each; all else for the first.
 
     Raises:
         ConfigurationError: the experiment has no module.
     """
     found = module(experiment)
     make = getattr(found, kind, None)
-    return make(results) if callable(make) else getattr(found, kind.upper(), ())
+    if callable(make):
+        return [(one, root) for root in roots for one in make(root)]
+    return [(one, roots[0]) for one in getattr(found, kind.upper(), ())]
 
 
 def shown() -> list[str]:
