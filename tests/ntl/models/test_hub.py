@@ -56,7 +56,7 @@ def start(endpoint, cache, repository=REPOSITORY, script=SCRIPT, **environment):
 
 def read(*arguments, **options):
     process = start(*arguments, **options)
-    out, error = process.communicate(timeout=300)
+    out, error = process.communicate()
     assert process.returncode == 0, error
     return json.loads(out)
 
@@ -105,7 +105,7 @@ def test_a_process_that_is_killed_while_it_reads_leaves_nothing_broken(hub, expe
     hub.stalls = True
     process = start(hub.url, tmp_path)
     try:
-        assert hub.stalled.wait(120)
+        hub.stalled.wait()
     finally:
         process.kill()
         process.communicate()
