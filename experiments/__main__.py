@@ -99,7 +99,7 @@ def collect(args: argparse.Namespace) -> int:
 
 
 def publish(args: argparse.Namespace) -> int:
-    """copy the records of finished runs, each a NAME (id or folder), from outputs/ to results/"""
+    """copy finished records, each a NAME (a run's id or folder, or runtime), from outputs/ to results/"""
     from experiments.analysis.publish import publish as copy
     from experiments.config.compose import ConfigurationError
 
@@ -162,12 +162,12 @@ def _copied(copied: Copied, done: str, folder: Path) -> int:
     for problem in copied.problems:
         print(f"not {done}: {problem}", file=sys.stderr)
     counts = f"{len(copied.new)} new, {len(copied.known)} known, {len(copied.problems)} not {done}"
-    print(f"{counts}; records lie in {folder / 'runs'}")
+    print(f"{counts}; records lie in {folder}")
     return 1 if copied.problems else 0
 
 
 def runtime(args: argparse.Namespace) -> int:
-    """measure what the losses cost, and write the record, table and figure; NAME: loss, head, growth, step"""
+    """measure what the losses cost; record, table and figure go to outputs/. NAME: loss, head, growth, step"""
     from experiments.benchmark import record
     from experiments.benchmark.settings import PARTS, BenchmarkSettings
     from experiments.config.compose import ConfigurationError
@@ -176,7 +176,8 @@ def runtime(args: argparse.Namespace) -> int:
     for name in args.names:
         if name not in PARTS:
             raise ConfigurationError(did_you_mean("part of runtime", name, PARTS))
-    print(record.run(BenchmarkSettings(parts=tuple(args.names) or PARTS, quick=args.quick), args.results))
+    settings = BenchmarkSettings(parts=tuple(args.names) or PARTS, quick=args.quick)
+    print(record.run(settings, args.outputs, args.results))
     args.names = ["runtime"]
     return tables(args) or figures(args)
 
@@ -304,8 +305,8 @@ def _write(args: argparse.Namespace, write: Callable[..., list[Path]], kind: str
     from experiments.config.discovery import declared, named
 
     for name in named(args.names, _begun(args) if not args.names else ()):
-        for one in declared(name, kind, args.results):
-            for arms, root in _shown(args, name, one):
+        for one, measured in declared(name, kind, args.results, args.outputs):
+            for arms, root in _shown(args, name, one, measured):
                 for path in write(one, name, arms, root / kind):
                     print(path)
                     if args.show and path.suffix == ".md":
@@ -313,18 +314,20 @@ def _write(args: argparse.Namespace, write: Callable[..., list[Path]], kind: str
     return 0
 
 
-def _shown(args: argparse.Namespace, name: str, declaration: Any) -> list[tuple[Mapping[str, ArmRuns], Path]]:
+def _shown(
+    args: argparse.Namespace, name: str, declaration: Any, measured: Path
+) -> list[tuple[Mapping[str, ArmRuns], Path]]:
     """The records that a table or figure is made of, and the folder that it goes to.
 
     What rests on published records alone goes to results/, so that trial runs change nothing there; what rests on the
-    user's own runs too, and what has no record at all, to outputs/.
+    user's own runs too, and what has no record at all, to outputs/. What was measured stays in the folder `measured`.
     """
     from experiments.analysis import figures, table
     from experiments.analysis.records import arm_runs
     from experiments.config.compose import load_experiment
 
     if isinstance(declaration, table.Computed | figures.Computed):
-        return [({}, args.results)]
+        return [({}, measured)]
     experiment = load_experiment(name)
     published, every = (arm_runs(experiment, records) for records in (_published(args), _records(args)))
     found = [(published, args.results)] if any(runs.records for runs in published.values()) else []

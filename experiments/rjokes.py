@@ -27,7 +27,8 @@ MAIN = Table(
         "The regression head is T5 for sequence classification with one output, as published, and reads subword "
         "tokens. Its answers have seven significant digits and are not rounded further. Targets are standardised, "
         "which changes the squared error by a constant factor.",
-        "Accuracy stands beside accuracy with the paper's tolerance (isclose), because exact equality cannot score floats.",
+        "Accuracy stands beside accuracy with the paper's tolerance (isclose), because exact equality cannot score "
+        "floats.",
     ),
 )
 TABLES = (MAIN,)

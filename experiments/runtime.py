@@ -198,7 +198,10 @@ def draw(record: Mapping[str, Any]) -> Canvas:
         (times, "seconds", "Time of forward and backward"),
         (memories, "MiB added", "Peak memory"),
     ):
-        ax.set(xscale="log", yscale="log", xlabel="label tokens", ylabel=label, title=f"{title}, T5 vocabulary")
+        ax.set(xlabel="label tokens", ylabel=label, title=f"{title}, T5 vocabulary")
+        if not growing:  # that part was not measured, and nothing has no logarithm
+            continue
+        ax.set(xscale="log", yscale="log")
         ax.set_xticks(ticks := sorted({row["tokens"] for row in growing}), [f"{tick:,}" for tick in ticks])
         ax.minorticks_off()
     canvas.legend(*times.get_legend_handles_labels(), loc="outside lower right", ncols=4, frameon=False, fontsize=7)

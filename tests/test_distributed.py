@@ -124,9 +124,8 @@ def test_a_model_in_parts_becomes_what_a_whole_one_does(tmp_path):
 
 
 def wait_for_checkpoint(process, folder):
-    end = time.monotonic() + 120
     while not list(folder.glob("outputs/runs/*/*/checkpoints/checkpoint-*/sealed.json")):
-        assert process.poll() is None and time.monotonic() < end, process.communicate()[0]
+        assert process.poll() is None, process.communicate()[0]
         time.sleep(0.05)
 
 
@@ -135,7 +134,7 @@ def stopped(arguments, folder, **options):
     process = start(arguments, folder, **options)
     wait_for_checkpoint(process, folder)
     process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=120)[0]
+    said = process.communicate()[0]
     assert process.returncode != 0
     assert "SIGTERM: saving a checkpoint" in said and "the same command goes on from here" in said, said
     assert not list(folder.glob("outputs/runs/*/*/record.json"))
@@ -175,7 +174,7 @@ def test_a_run_of_which_a_process_is_killed_goes_on(tmp_path, record_property):
     wait_for_checkpoint(process, tmp_path)
     second = [child for child in children(process.pid) if environment(child).get("RANK") == "1"]
     os.kill(second[0], signal.SIGKILL)
-    said = process.communicate(timeout=120)[0]
+    said = process.communicate()[0]
     assert process.returncode == 1
     assert not list(tmp_path.glob("outputs/runs/*/*/record.json")), said
     assert "going on from step" in finished(LONGER, tmp_path)

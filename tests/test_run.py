@@ -294,7 +294,7 @@ def test_what_cannot_be_run_leaves_nothing_behind(arguments, said, tmp_path, com
 def test_several_processes_that_cannot_meet_are_refused(tmp_path):
     """tests/test_distributed.py has those that can."""
     started = process(*places(tmp_path), env=os.environ | {"WORLD_SIZE": "2"})
-    said, _ = started.communicate(timeout=60)
+    said, _ = started.communicate()
     assert started.returncode == 1
     assert "WORLD_SIZE: got 2" in said and "MASTER_ADDR" in said and "torchrun" in said
     assert not any(tmp_path.iterdir())
@@ -358,16 +358,11 @@ def test_a_sweep_records_every_arm_though_one_fails(launcher, tmp_path, record_p
     record_property("faults", 2)
 
 
-def wait_for(started, condition, seconds=240):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return
+def wait_for(started, condition):
+    while not condition():
         if started.poll() is not None:
             raise AssertionError(started.communicate()[0])
         time.sleep(0.02)
-    started.kill()
-    raise AssertionError("it did not come to that")
 
 
 @pytest.mark.slow

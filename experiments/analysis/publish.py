@@ -1,4 +1,4 @@
-"""Publishing: finished records are copied from a user's outputs to the results that this repository publishes."""
+"""Publishing: finished records, of runs and of costs, are copied from a user's outputs to the published results."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.analysis.collect import Copied, copy_record
+from experiments.benchmark import record as costs
 from experiments.config.compose import ConfigurationError, did_you_mean
 from ntl.runs.record import RECORD, RecordError, read_record
 
@@ -14,13 +15,23 @@ def publish(runs: Sequence[str], outputs: Path, results: Path) -> Copied:
     """Copy the records of finished runs (record, history and predictions) to `results/runs`.
 
     Args:
-        runs: ids of runs below `outputs/runs`, or folders of runs.
+        runs: ids of runs below `outputs/runs`, folders of runs, or "runtime" for the measured costs of the losses.
 
     Raises:
         ConfigurationError: an id or folder that is no recorded run; nothing has been copied then.
     """
     copied = Copied()
-    for folder in [_folder(run, outputs) for run in runs]:
+    folders = [_folder(run, outputs) for run in runs if run != costs.FOLDER]
+    if costs.FOLDER in runs:
+        new, known = costs.publish(outputs, results)
+        if not new and not known:
+            raise ConfigurationError(
+                f"got {costs.FOLDER}, and {outputs / costs.FOLDER} holds no full record; measure with "
+                "python -m experiments runtime"
+            )
+        copied.new += new
+        copied.known += known
+    for folder in folders:
         try:
             if read_record(folder)["status"] != "finished":
                 copied.problems.append(f"{folder.name}: it has failed, and only finished runs are published")

@@ -1,4 +1,7 @@
-"""The record of what the losses cost: `results/runtime/<machine>.json` holds every round that `costs` measured."""
+"""The record of what the losses cost: `runtime/<machine>.json` holds every round that `costs` measured.
+
+It is written to outputs/; `python -m experiments publish runtime` copies it to results/.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,21 @@ from typing import Any
 
 from experiments.benchmark.settings import LIGER, LINEAR, NTLOSS, PARTS, BenchmarkSettings
 
+FOLDER = "runtime"  # below outputs or results
+RENAMED = {  # options of the methods that older records name
+    "train.fused=logits": "train.loss_implementation=fused",
+    "train.fused=off": "train.loss_implementation=plain",
+}
 
-def run(settings: BenchmarkSettings, results: Path, say: Callable[[str], None] = print) -> Path:
-    """Measure and write the record; returns its path. A quick one stands beside the full one, never in its place."""
+
+def run(
+    settings: BenchmarkSettings, outputs: Path, results: Path | None = None, say: Callable[[str], None] = print
+) -> Path:
+    """Measure and write the record below `outputs`; returns its path.
+
+    A quick record stands beside the full one, never in its place. Parts that are not measured stay as this machine's
+    record in `outputs`, or else the published one in `results`, has them.
+    """
     import torch
 
     from experiments.benchmark.costs import liger_loss, measure
@@ -43,12 +58,41 @@ def run(settings: BenchmarkSettings, results: Path, say: Callable[[str], None] =
     }
     name = (machine["gpus"] or [machine["cpu"]])[0]
     slug = re.sub(r"[^a-z0-9]+", "-", f"{name} {machine['threads']} threads".lower()).strip("-")
-    path = results / "runtime" / f"{slug}{'-quick' if settings.quick else ''}.json"
-    if path.exists() and set(settings.parts) != set(PARTS):  # parts that were not measured again stay
-        kept = [row for row in read(path)["measurements"] if row["part"] not in settings.parts]
+    path, *published = (
+        Path(root) / FOLDER / f"{slug}{'-quick' if settings.quick else ''}.json"
+        for root in (outputs, results)
+        if root is not None
+    )
+    before = next((file for file in (path, *published) if file.exists()), None)
+    if before and set(settings.parts) != set(PARTS):
+        kept = [row for row in read(before)["measurements"] if row["part"] not in settings.parts]
         record["measurements"] = sorted(kept + measured, key=lambda row: PARTS.index(row["part"]))
     write_atomically(path, to_json(record))
     return path
+
+
+def publish(outputs: Path, results: Path) -> tuple[list[str], list[str]]:
+    """Copy the full records of what the losses cost, in place of older ones of the same machines.
+
+    Returns:
+        The names of the machines whose record is new in `results`, and of those whose record was there already.
+
+    Raises:
+        RecordError: a record is damaged.
+    """
+    from ntl.files import write_atomically
+
+    new, known = [], []
+    for path in sorted((outputs / FOLDER).glob("*.json")):
+        if read(path)["quick"]:
+            continue
+        content, target = path.read_bytes(), results / FOLDER / path.name
+        if target.exists() and target.read_bytes() == content:
+            known.append(path.stem)
+        else:
+            write_atomically(target, content)
+            new.append(path.stem)
+    return new, known
 
 
 def _version(package: str) -> str | None:
@@ -62,7 +106,7 @@ def _version(package: str) -> str | None:
 
 def load(results: Path) -> dict[str, dict[str, Any]]:
     """The full records by machine; a quick one only where there is no full one."""
-    paths = sorted((results / "runtime").glob("*.json"))
+    paths = sorted((results / FOLDER).glob("*.json"))
     full = [path for path in paths if not path.stem.endswith("-quick")]
     return {path.stem: read(path) for path in full or paths}
 
@@ -82,6 +126,9 @@ def read(path: Path) -> dict[str, Any]:
         found = error.problem
     if found:
         raise RecordError(path, found, "remove it and measure again (python -m experiments runtime)")
+    for row in record["measurements"]:
+        for old, new in RENAMED.items():
+            row["method"] = row["method"].replace(old, new)
     return record
 
 

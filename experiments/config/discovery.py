@@ -47,20 +47,28 @@ def module(experiment: str) -> ModuleType:
     return import_module(found)
 
 
-def declared(experiment: str, kind: str, results: Path) -> Sequence[Any]:
-    """What an experiment shows of a kind, "tables" or "figures"; `results` holds what was measured.
+def declared(experiment: str, kind: str, *roots: Path) -> list[tuple[Any, Path]]:
+    """What an experiment shows of a kind, "tables" or "figures", with the folder that it rests on.
+
+    Args:
+        roots: results and outputs. What depends on measurements is declared for each; all else for the first.
 
     Raises:
         ConfigurationError: the experiment has no module.
     """
     found = module(experiment)
     make = getattr(found, kind, None)
-    declarations = make(results) if callable(make) else getattr(found, kind.upper(), ())
+    if callable(make):
+        made = [(one, root) for root in roots for one in make(root)]
+        # A table of runs rests on records of both, so that it is declared once.
+        declarations = [(one, root) for one, root in made if root == roots[0] or not hasattr(one, "restricted")]
+    else:
+        declarations = [(one, roots[0]) for one in getattr(found, kind.upper(), ())]
     if experiment.rpartition("/")[0] not in SCALES:
         return declarations
     arms = load_experiment(experiment).arms
-    restricted = [one.restricted(arms) if hasattr(one, "restricted") else one for one in declarations]
-    return [one for one in restricted if one is not None]
+    restricted = [(one.restricted(arms) if hasattr(one, "restricted") else one, root) for one, root in declarations]
+    return [(one, root) for one, root in restricted if one is not None]
 
 
 def shown() -> list[str]:

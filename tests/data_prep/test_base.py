@@ -222,7 +222,7 @@ def command(*arguments: str, cwd: Path = ROOT, **options) -> subprocess.Complete
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [sys.executable, "-m", "data_prep", *arguments],
-        cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, **options,
+        cwd=cwd, env=environment, capture_output=True, text=True, **options,
     )  # fmt: skip
 
 

@@ -57,15 +57,44 @@ def test_machines_have_files_of_their_own(small_benchmark, tmp_path):
     assert {"runtime_other.md", "runtime_other_headline.md", "runtime_other.svg"} <= {p.name for p in shown(tmp_path)}
 
 
-def test_it_is_an_experiment_like_any_other(small_benchmark, tmp_path, capsys):
+def test_it_is_measured_into_outputs_and_published_on_demand(small_benchmark, tmp_path, capsys):
     assert "runtime" in experiments_shown()
-    assert main(["tables", "runtime", "--results", str(tmp_path)]) == 0
-    assert not list(tmp_path.rglob("*.md"))  # nothing was measured
-    run(small_benchmark, tmp_path, say=lambda text: None)
+    results, outputs = tmp_path / "results", tmp_path / "outputs"
+    places = [f"--results={results}", f"--outputs={outputs}"]
+    assert main(["tables", "runtime", *places]) == 0
+    assert not list(tmp_path.rglob("*.*"))  # nothing was measured
+    assert main(["publish", "runtime", *places]) == 2
+    assert "measure with python -m experiments runtime" in capsys.readouterr().err
+    assert main(["runtime", "loss", "growth", *places]) == 0
+    assert not results.exists()
+    made = {"tables/runtime.md", "tables/runtime_headline.md", "figures/runtime.svg"}
+    assert made <= {path.relative_to(outputs).as_posix() for path in outputs.rglob("*.*")}
+    (record,) = outputs.glob("runtime/*.json")
+    for told in ("1 new, 0 known", "0 new, 1 known"):
+        assert main(["publish", "runtime", *places]) == 0
+        assert told in capsys.readouterr().out
+    assert (results / "runtime" / record.name).read_bytes() == record.read_bytes()
     for kind in ("tables", "figures"):
-        assert main([kind, "runtime", "--results", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert "tables/runtime.md" in said and "tables/runtime_headline.md" in said and "figures/runtime.svg" in said
+        assert main([kind, "runtime", *places]) == 0
+    assert made <= {path.relative_to(results).as_posix() for path in results.rglob("*.*")}
+
+
+def test_a_quick_impression_is_not_published(small_benchmark, tmp_path):
+    places = [f"--results={tmp_path / 'results'}", f"--outputs={tmp_path / 'outputs'}"]
+    assert main(["runtime", "loss", "--quick", *places]) == 0
+    assert main(["publish", "runtime", *places]) == 2
+
+
+def test_methods_are_shown_by_the_present_names_of_their_options(tmp_path):
+    (tmp_path / "runtime").mkdir()
+    (path,) = RESULTS.glob("runtime/*.json")
+    record = json.loads(path.read_text())
+    row = next(row for row in record["measurements"] if row["part"] == "step")
+    row["method"] = "CE + NTL, train.fused=off"
+    (tmp_path / "runtime" / path.name).write_text(json.dumps(record))
+    shown(tmp_path)
+    text = (tmp_path / "tables" / "runtime.md").read_text()
+    assert "train.loss_implementation=plain" in text and "train.fused" not in text
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import re
+import socketserver
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -129,3 +130,27 @@ def serve_files(repository: str, files: Mapping[str, bytes], kind: str = "models
         closing.set()
         server.shutdown()
         server.server_close()
+
+
+class Silent(socketserver.ThreadingTCPServer):
+    """A server that hangs up on everyone, and counts them."""
+
+    attempts = 0
+
+    def process_request(self, request, client_address):
+        self.attempts += 1
+        self.shutdown_request(request)
+
+
+@contextmanager
+def out_of_reach() -> Iterator[Silent]:
+    """A hub that never answers, at `url`; `attempts` counts the connections to it."""
+    with Silent(("127.0.0.1", 0), socketserver.BaseRequestHandler) as server:
+        server.url = f"http://127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()

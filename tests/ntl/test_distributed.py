@@ -21,4 +21,4 @@ assert not {"torch", "accelerate"} & set(sys.modules)
 
 def test_a_process_that_is_alone_waits_for_nobody_and_loads_no_torch(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True)

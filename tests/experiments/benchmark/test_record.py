@@ -20,6 +20,8 @@ def test_one_part_can_be_measured_again(small_benchmark, tmp_path, monkeypatch):
     assert of(first, "loss") == of(again, "loss")
     assert {len(row["seconds"]) for row in of(again, "head")} == {2}
     assert [row["part"] for row in again["measurements"]] == [row["part"] for row in first["measurements"]]
+    elsewhere = measured.run(BenchmarkSettings(("head",)), tmp_path / "own", tmp_path, say=lambda text: None)
+    assert of(json.loads(elsewhere.read_text()), "loss") == of(first, "loss")  # as published
 
 
 def test_an_unknown_part(tmp_path, capsys):

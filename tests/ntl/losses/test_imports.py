@@ -21,7 +21,7 @@ print(json.dumps([sorted(sys.modules), sorted(set(sys.modules) - before)]))
 
 
 def test_nothing_but_torch_is_loaded():
-    result = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=120)
+    result = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     loaded, ours = (set(names) for names in json.loads(result.stdout))
     top = {name.split(".")[0] for name in loaded}
     assert not top & {"transformers", "scipy", "omegaconf", "hydra", "pandas", "datasets", "ntloss", "tokenizers"}

