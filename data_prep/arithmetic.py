@@ -18,7 +18,7 @@ from ntl.options import redeclared
 
 @dataclass
 class Arithmetic(Mathematics):
-    """Options of `conf/dataset/arithmetic.yaml`: those of `mathematics`, with other defaults."""
+    """The data set `arithmetic`: `mathematics` with other defaults."""
 
     typical_tokens: ClassVar = (38, 4)  # of add_sub_multiple at all difficulties
 

@@ -31,7 +31,7 @@ def normalise(text: str) -> str:
 
 @dataclass
 class GSM8K(HubDataset):
-    """Options of `conf/dataset/gsm8k.yaml`."""
+    """The data set `gsm8k`."""
 
     sources: ClassVar = {
         "hub": "openai/gsm8k (configuration main) of the Hugging Face hub",

@@ -75,7 +75,7 @@ class Part:
 
 @dataclass
 class Mathematics(Dataset):
-    """Options of `conf/dataset/mathematics.yaml`. Sizes count questions of one module (at one difficulty)."""
+    """The data set `mathematics`. Sizes count questions of one module (at one difficulty)."""
 
     sources: ClassVar = {
         "generator": "the official generator, mathematics-dataset 1.0.1 from PyPI",

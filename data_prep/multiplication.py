@@ -21,7 +21,7 @@ HELD_OUT_SHARE = 0.1  # of the pairs of a combination, at most, that validation 
 
 @dataclass
 class Multiplication(Dataset):
-    """Options of `conf/dataset/multiplication.yaml`. Sizes count questions of one combination such as 3x2."""
+    """The data set `multiplication`. Sizes count questions of one combination such as 3x2."""
 
     sources: ClassVar = {
         "generator": "drawn here, by seed",

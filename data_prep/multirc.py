@@ -22,7 +22,7 @@ JOINT = " | "
 
 @dataclass
 class MultiRC(HubDataset):
-    """Options of `conf/dataset/multirc.yaml`."""
+    """The data set `multirc`."""
 
     sources: ClassVar = {
         "hub": "aps/super_glue (configuration multirc) of the Hugging Face hub",

@@ -31,7 +31,7 @@ VALIDATION_SHARE = 0.1  # of dev, where it serves as training as well and no val
 
 @dataclass
 class RJokes(Dataset):
-    """Options of `conf/dataset/rjokes.yaml`."""
+    """The data set `rjokes`."""
 
     sources: ClassVar = {
         "download": "the authors' train.tsv.gz, dev.tsv.gz and test.tsv.gz from GitHub (jokes can offend)",
