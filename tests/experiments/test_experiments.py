@@ -13,7 +13,7 @@ from experiments.analysis.table import Comparison, Interaction, Table
 from experiments.config.compose import load_experiment, run_config
 from experiments.config.discovery import module, shown
 
-COMPUTED = ("landscape", "runtime")
+COMPUTED = ("landscape", "runtime", "calibration/loss_scale")
 TRAINED = [name for name in shown() if not name.startswith(("gpu/", "paper/")) and name not in COMPUTED]
 SPLITS = ("validation", "interpolate", "extrapolate", "test")
 
