@@ -209,6 +209,8 @@ def _ceilings(table: Table, arms: Mapping[str, ArmRuns]) -> list[str]:
     """Sentences on what an arm cannot reach, even by predicting every target: its encoding loses part of a text."""
     lost: dict[str, list[str]] = {}
     for arm, runs in arms.items():
+        if not any(CEILING in record.content["metrics"] for record in runs.finished.values()):
+            continue
         places = [
             f"{title(name)} {number(value)} ({SPLITS.get(split, split)})"
             for split in table.splits

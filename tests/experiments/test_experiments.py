@@ -14,7 +14,7 @@ from experiments.analysis.table import Comparison, Interaction, Table
 from experiments.config.compose import load_experiment, run_config
 from experiments.config.discovery import SCALES, declared, module, shown
 
-COMPUTED = ("landscape", "runtime")
+COMPUTED = ("landscape", "runtime", "calibration/loss_scale")
 SCALED = tuple(f"{scale}/" for scale in SCALES)
 TRAINED = [name for name in shown() if not name.startswith(SCALED) and name not in COMPUTED]
 

@@ -31,6 +31,7 @@ def measured(tmp_path_factory):
     return results
 
 
+@pytest.mark.slow
 def test_an_experiment_is_measured_with_its_tokenizer_and_the_published_one(measured):
     rows = loss_scale.load(measured)
     assert [(row["tokenizer"], row["encoding"]) for row in rows] == [
@@ -45,6 +46,7 @@ def test_an_experiment_is_measured_with_its_tokenizer_and_the_published_one(meas
     assert loss_scale.effective_weight(own, published) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_the_table_shows_it(measured):
     text = (measured / "tables" / "calibration" / "loss_scale.md").read_text()
     (line,) = [line for line in text.splitlines() if line.startswith("| multiplication | digits   | gpt2")]
@@ -52,7 +54,7 @@ def test_the_table_shows_it(measured):
     assert "0.3 → 0." in text
 
 
-def test_a_damaged_file_is_told(measured, tmp_path):
+def test_a_damaged_file_is_told(tmp_path):
     for name, content in (("bad", "{"), ("worse", '{"measurements": [{}]}')):
         target = loss_scale.path(tmp_path / name)
         target.parent.mkdir(parents=True)
