@@ -238,7 +238,7 @@ def test_a_run_that_fails_is_recorded_and_run_again_on_request(tmp_path, command
 
 
 BAD = [
-    (["loss=ntl_was", "loss.weight=nan"], r"loss\.weight: got nan, expected a finite number"),
+    (["loss=ntl_was", "loss.weight=nan"], r"loss\.weight: got nan, expected a finite number of at least 0"),
     (["loss=ntl_wass"], r"unknown loss 'ntl_wass'; nearest: ntl_was, .*"),
     (["eval.beams=0"], r"eval\.beams: got 0, expected an integer of at least 1"),
     (["loss=ce,ntl_was"], r"got several values of loss; add -m to run them all"),
