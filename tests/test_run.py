@@ -261,7 +261,7 @@ def test_a_value_that_is_adjusted_is_told_and_names_the_run(done, command):
 
 
 BAD = [
-    (["loss=ntl_was", "loss.weight=nan"], r"loss\.weight: got nan, expected a finite number"),
+    (["loss=ntl_was", "loss.weight=nan"], r"loss\.weight: got nan, expected a finite number of at least 0"),
     (["loss=ntl_wass"], r"unknown loss 'ntl_wass'; nearest: ntl_was, .*"),
     (["eval.beams=0"], r"eval\.beams: got 0, expected an integer of at least 1"),
     (["loss=ce,ntl_was"], r"got several values of loss; add -m to run them all"),
