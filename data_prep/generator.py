@@ -36,7 +36,6 @@ from typing import Any
 from data_prep.base import DataError
 
 PACKAGE = "mathematics_dataset"
-REGIMES = ("train-easy", "train-medium", "train-hard", "interpolate", "extrapolate")
 CHUNK = 250  # questions that a worker makes at a time
 SECONDS_PER_QUESTION = 30.0  # a question takes milliseconds; SymPy can hang on a rare one
 ATTEMPTS = 100  # seeds tried for one question before the module is given up

@@ -140,13 +140,6 @@ def answers_of(dataset: Dataset) -> str:
     return "text" if dataset.prose else dataset.answers
 
 
-def make_dataset(node: Mapping[str, Any]) -> Dataset:
-    """Make a dataset and check its options."""
-    dataset = _make({"dataset": node}, "dataset")
-    dataset.check()
-    return dataset
-
-
 def _encoding_node(loss: Mapping[str, Any]) -> dict[str, Any]:
     """Return a node that names the encoding's class and options (`loss.encoding_options`, where a loss has them)."""
     from ntl import encodings
