@@ -36,7 +36,7 @@ class Style:
 ENGLISH = Style()  # references and model output
 PLAIN = Style(thousands="")  # number columns, unless the data set declares otherwise
 
-_QUOTIENT = Context(prec=50)
+_QUOTIENT, _EXACT = Context(prec=50), Context(prec=LONGEST)
 _CURRENCY = "$€£¥₹"
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 _VULGAR = "¼-¾⅐-⅞↉"
@@ -261,7 +261,7 @@ def _value(found: re.Match[str], style: Style) -> Decimal | None:
     if exponent:
         if not re.fullmatch("[+-]?[0-9]{1,9}", exponent):
             return None
-        number = number.scaleb(int(exponent)) if abs(int(exponent)) < 2 * LONGEST else Decimal("Infinity")
+        number = _EXACT.scaleb(number, int(exponent)) if abs(int(exponent)) < 2 * LONGEST else Decimal("Infinity")
     if not number.is_finite() or (number and abs(number.adjusted()) >= LONGEST):
         return None
     return number.copy_negate() if found["sign"] == "-" else number

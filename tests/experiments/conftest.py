@@ -17,7 +17,7 @@ def five_seeds(tmp_path_factory):
     conf = tmp_path_factory.mktemp("conf") / "conf"
     shutil.copytree(configuration.CONF, conf)
     yaml = conf / "experiment" / "ablation.yaml"
-    yaml.write_text(re.sub(r"(?m)^seeds:.*(\n(?=[ -]).*)*", "seeds: [0, 1, 2, 3, 4]", yaml.read_text()))
+    yaml.write_text(re.sub(r"(?m)^(arm_)?seeds:.*(\n(?=[ -]).*)*", "", yaml.read_text()) + "seeds: [0, 1, 2, 3, 4]\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(configuration, "CONF", conf)
         patch.setattr(configuration, "COMPOSED", conf.parent / "composed")

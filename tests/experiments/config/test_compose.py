@@ -222,19 +222,19 @@ def test_experiments_share_the_runs_that_they_have_in_common(first, second, arms
 def test_arms_may_have_seeds_of_their_own():
     from experiments.config.compose import unplanned
 
-    experiment = configuration.load_experiment("ablation")
-    assert experiment.seeds_of["ntl_mae@0.3"] == list(range(8)) and experiment.seeds_of["gce@1"] == list(range(5))
-    job = ["experiment=ablation", "planned_only=true"]
-    assert unplanned([*job, "arm=ntl_mae@0.3", "seed=7"]) is None
-    assert unplanned([*job, "arm=gce@1", "seed=4"]) is None
-    assert unplanned([*job, "arm=gce@1", "seed=5"]) == "arm gce@1: skip, seed 5 is not planned; seed=5 runs it"
-    assert unplanned(["experiment=ablation", "arm=gce@1", "seed=5"]) is None  # asked for by name
-    sweep = ["-m", "experiment=ablation"]
+    experiment = configuration.load_experiment("mathematics")
+    assert experiment.seeds_of["ce/subword"] == list(range(8)) and experiment.seeds_of["rt"] == list(range(5))
+    job = ["experiment=mathematics", "planned_only=true"]
+    assert unplanned([*job, "arm=ce/subword", "seed=7"]) is None
+    assert unplanned([*job, "arm=rt", "seed=4"]) is None
+    assert unplanned([*job, "arm=rt", "seed=5"]) == "arm rt: skip, seed 5 is not planned; seed=5 runs it"
+    assert unplanned(["experiment=mathematics", "arm=rt", "seed=5"]) is None  # asked for by name
+    sweep = ["-m", "experiment=mathematics"]
     assert "planned_only=true" in configuration.for_hydra(sweep)
     assert "planned_only=true" not in configuration.for_hydra([*sweep, "seed=5"])
     for wrong, said in (("[{arms: [c], seeds: [0]}]", "'c'"), ("[0]", "expected a list of entries such as")):
         with pytest.raises(ConfigurationError, match=re.escape(said)):
-            configuration.load_experiment("ablation", [f"arm_seeds={wrong}"])
+            configuration.load_experiment("mathematics", [f"arm_seeds={wrong}"])
 
 
 def test_a_run_knows_nothing_of_the_other_arms():

@@ -188,7 +188,7 @@ def test_the_answer_is_not_seen_by_what_predicts_it(name, family):
 
 
 @pytest.mark.parametrize(
-    ("split", "answer"), [("train", "about 7"), ("test", "3 apples"), ("train", ""), ("test", "1 2")]
+    ("split", "answer"), [("train", "about 7"), ("test", "3 apples"), ("train", ""), ("test", "1 2"), ("train", "3-4")]
 )
 def test_the_head_refuses_answers_that_are_not_one_number(split, answer):
     rows = {"train": list(ROWS), "test": list(ROWS)}
