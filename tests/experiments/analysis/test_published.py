@@ -86,7 +86,8 @@ def test_what_an_experiment_shows_exists(experiment):
         assert set(table.arms or ()) <= set(arms)
         assert {arm for c in table.comparisons for arm in c.arms} <= set(arms)
         assert set(table.shown_metrics()) <= set(METRICS)
-    assert all(figure.table in tables for figure in figures if isinstance(figure, Figure))
+    named = {table.file_name(experiment) for table in tables}
+    assert all(figure.table.file_name(experiment) in named for figure in figures if isinstance(figure, Figure))
     for shown_so in (tables, figures):
         names = [one.file_name(experiment) for one in shown_so]
         assert len(set(names)) == len(names)

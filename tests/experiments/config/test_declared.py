@@ -48,7 +48,12 @@ def test_a_yaml_file_states_only_what_differs_from_the_declared_defaults(group, 
 @pytest.mark.parametrize("choice", choices("scale"))
 def test_a_scale_states_only_what_differs_from_the_choices_that_it_makes(choice):
     file = read(CONF / "scale" / f"{choice}.yaml")
-    made = [f"{key.partition('/')[2]}={value}" for item in file.pop("defaults") for key, value in item.items()]
+    made = [
+        f"{key.partition('/')[2]}={value}"
+        for item in file.pop("defaults")
+        if isinstance(item, dict)
+        for key, value in item.items()
+    ]
     without = compose(made)
     for key, value in stated(file).items():
         assert value_at(without, key) != value, f"{key}={value} is so already by {' '.join(made)}"
