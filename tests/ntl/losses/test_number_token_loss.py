@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers import loss_reference as reference
 from helpers.shared_data import shared
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import wasserstein_distance
 
@@ -206,6 +206,8 @@ def place_weights_slowly(tokens, base):
 @example(["12", ".", "▁1.5", "0"], 3.0)
 @example(["345", "12", ".", "7"], 10.0)
 def test_place_weights_of_subwords_are_those_of_the_written_numbers(tokens, base):
+    # Digits with two points, such as `1.2.3`, are no numeral: which tokens belong together is nobody's to say.
+    assume(not re.search(r"[0-9]\.[0-9]+\.[0-9]", "".join(tokens)))
     numbers = NumberVocabulary.from_tokenizer(Spelt(SUBWORDS), digits_only=False)
     labels = torch.tensor([[SUBWORDS.index(token) for token in tokens]])
     logits = torch.randn(*labels.shape, len(SUBWORDS), generator=torch.Generator().manual_seed(0)).double()

@@ -27,6 +27,7 @@ RUNS = [  # as arguments of run.py: each scale, family of models, encoding, and 
     "experiment=paper/mathematics arm=xval_mask seed=42",
     "experiment=rjokes arm=regression_head",
     "experiment=gpu/gsm8k arm=ntl_was@0.3",
+    "loss=xval_mask_signed",
     "experiment=successors arm=dist2@0.1",
     "model=custom model.name=someone/model model.lora.r=8 loss=gce_ntl_was dataset=custom dataset.train=train.jsonl "
     "dataset.test=test.jsonl",
