@@ -267,7 +267,11 @@ def test_an_option_of_an_arms_loss_can_be_given(arm, options):
 
 
 def test_what_names_no_arm_is_left_to_hydra_as_it_is():
-    for line in (["loss=ntl_was", "loss.weight=0.7"], ["--cfg", "job", "-p", "loss"], ["-m", "experiment=ablation", "seed=0"]):
+    for line in (
+        ["loss=ntl_was", "loss.weight=0.7"],
+        ["--cfg", "job", "-p", "loss"],
+        ["-m", "experiment=ablation", "seed=0"],
+    ):
         assert configuration.for_hydra(line) == line
 
 

@@ -100,6 +100,7 @@ def test_no_digit_error_where_number_tokens_are_no_digits():
     assert score(given, rows, kind="number", fill="5").metrics["all"]["digit_error"] == 2.5
 
 
+@pytest.mark.parametrize("family", FAMILIES)
 def test_token_accuracy_and_perplexity_are_those_of_the_librarys_own_loss(family):
     """transformers' loss of the whole split, computed row by row with its own handling of labels."""
     model = tiny.model(family, spread=0.7)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
 
 from ntl.encodings.values import Scale
-from ntl.encodings.xval import LOG_UNIT
+from ntl.encodings.xval import XVal
 from ntl.evaluation.baselines import trivial_answers
 from ntl.evaluation.metrics import METRICS, TokenStats, Undefined, first_wrong_digit, metric, score
 from ntl.evaluation.metrics import errors as metrics
@@ -117,7 +117,7 @@ def test_numbers_that_floats_cannot_tell_apart():
     assert got["accuracy"] == 0
 
 
-@pytest.mark.parametrize("unit", [None, 1.0, LOG_UNIT])
+@pytest.mark.parametrize("unit", [None, 1.0, XVal.log_unit])
 def test_floats_right_to_a_millionth_are_right_by_isclose(unit):
     """What xVal and the regression head write of a prediction that is right but for single precision."""
     rng = np.random.default_rng(0)

@@ -227,7 +227,9 @@ def test_a_regression_head_is_trained_whole_beside_adapters(name, folders, tmp_p
     before = dict(load(folders[name], encoding="scalar")[0].named_parameters())
     assert trained.keys() == before.keys()  # nothing of the adapters is left
     changed = {key for key, value in trained.items() if not torch.equal(value, before[key])}
-    assert any(key.startswith("number_head.") for key in changed) and any("q_proj" in key or ".q." in key for key in changed)
+    assert any(key.startswith("number_head.") for key in changed) and any(
+        "q_proj" in key or ".q." in key for key in changed
+    )
     assert not any("embed" in key or "shared" in key or "norm" in key for key in changed)
 
 
