@@ -95,14 +95,14 @@ def measure(name: str, overrides: Sequence[str], data: Path, tokenizers: Path | 
 
     An arm `…/squash` comes with the factor that it should have, not the one that it has.
     """
-    from experiments.config.instantiate import instantiate, make_dataset
+    from experiments.config.instantiate import instantiate
     from ntl import models
 
     experiment = load_experiment(name, overrides)
     plain = next(arm for arm in experiment.arms if f"{arm}/subword" in experiment.arms and arm.startswith("ntl_was@"))
     paper = compose([f"experiment=paper/{name}"])["model"]
     folder = {"path": str(tokenizers / paper["family"])} if tokenizers else {"hub": paper["hub"]}
-    prepared = make_dataset(run_config(experiment, plain, 0)["dataset"]).prepare(data)  # the same for all arms
+    prepared = instantiate(run_config(experiment, plain, 0)).dataset.prepare(data)  # the same for all arms
     train = prepared.rows("train")
     found = []
     for tokenizer, model in ((TRAINED, {}), (paper["family"], {"tokenizer": "pretrained", **folder})):
