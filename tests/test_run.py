@@ -250,7 +250,7 @@ def test_a_run_that_fails_is_recorded_and_run_again_on_request(tmp_path, command
     code, out, err = command(*failing, "retry=true")
     assert code == 1 and ": retry" in out + err and "had failed before; tried again" in out + err
     assert len(records(tmp_path)) == 1
-    record_property("faults", 1)
+    record_property("faults", 2)
 
 
 def test_a_value_that_is_adjusted_is_told_and_names_the_run(done, command):

@@ -49,8 +49,9 @@ def test_an_experiment_is_measured_with_its_tokenizer_and_the_published_one(meas
 @pytest.mark.slow
 def test_the_table_shows_it(measured):
     text = (measured / "tables" / "calibration" / "loss_scale.md").read_text()
-    (line,) = [line for line in text.splitlines() if line.startswith("| multiplication | digits   | gpt2")]
-    assert "|            10 |       9 | 0.3 |" in line
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+    (line,) = [cells for cells in lines if cells[:3] == ["multiplication", "digits", "gpt2"]]
+    assert line[3:6] == ["10", "9", "0.3"]
     assert "0.3 → 0." in text
 
 
