@@ -134,6 +134,11 @@ class TrainSettings:
         at_least=0,
         identity=False,
     )
+    answer_groups: str | None = option(
+        None,
+        "field of these questions, such as digits or module: curves of each of its values as well; null: none",
+        identity=False,
+    )
     keep_best: bool = option(True, "end with the checkpoint of the lowest validation loss (see Objective.selection)")
     log_every: int = option(50, "steps between rows of the training log", at_least=1, identity=False)
     gradient_norms_every: int | None = option(

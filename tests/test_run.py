@@ -204,6 +204,28 @@ def test_answering_while_training_adds_curves_and_changes_nothing_else(done, rec
     assert added[["eval_accuracy", "eval_nll"]].notna().all(axis=None)
 
 
+def test_curves_of_answers_by_group_add_columns_and_change_nothing_else(done, record, command, tmp_path):
+    grouped = ("train.answer_examples=40", "train.answer_groups=digits")
+    code, out, err = command(*SMALL, "loss=ntl_was", *grouped, *places(tmp_path))
+    assert code == 0, out + err
+    (again,) = records(tmp_path).values()
+    assert (again["id"], again["metrics"]) == (record["id"], record["metrics"])
+    assert again["files"]["predictions.parquet"] == record["files"]["predictions.parquet"]
+    curves = pd.read_parquet(*tmp_path.glob("outputs/runs/*/*/history.parquet"))
+    (data,) = tmp_path.glob("data/multiplication/*/validation.jsonl")
+    cells = {json.loads(line)["digits"] for line in data.read_text().splitlines()[:40]}
+    measured = curves[[f"eval_{name}/{cell}" for name in ("mape_filled", "nll") for cell in cells]]
+    assert measured.notna().sum().nunique() == 1 and measured.notna().any(axis=None)
+    shares = curves[[f"eval_accuracy/{cell}" for cell in cells]].dropna()
+    assert len(shares) and (shares.min(axis=1) <= curves.loc[shares.index, "eval_accuracy"]).all()
+
+
+def test_groups_that_rows_do_not_name_stop_the_run_before_training(command, tmp_path):
+    wrong = ("train.answer_examples=4", "train.answer_groups=modul")
+    code, _, err = command(*SMALL, *wrong, *places(tmp_path))
+    assert code != 0 and "train.answer_groups" in err and "'modul'" in err and "digits" in err
+
+
 def test_a_trained_model_answers(done, record, command):
     question = "What is 3 * 4?"
     code, by_id, _ = command("predict", f"run={record['id']}", f"paths.outputs={done / 'outputs'}", question, "12 * 3")

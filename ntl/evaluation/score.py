@@ -16,24 +16,25 @@ if TYPE_CHECKING:
     from ntl.encodings import Encoding
 
 
-def score(answers: Answers, rows: Sequence[Row], *, kind: str, fill: str | None) -> Scores:
-    """Score answers against the rows' reference answers, for all of them and for each module that rows name.
+def score(answers: Answers, rows: Sequence[Row], *, kind: str, fill: str | None, group_by: str = "module") -> Scores:
+    """Score answers against the rows' reference answers, for all of them and for each group that rows name.
 
     Args:
+        group_by: field of the rows that names the group; rows without it are in no group.
         kind: "number" or "text": what counts in an answer.
         fill: the number counted for an answer without one, in the metrics that end in `_filled`.
     """
-    modules = [row["module"] for row in rows] if rows and "module" in rows[0] else None
+    groups = [row[group_by] for row in rows] if rows and group_by in rows[0] else None
     stats: dict[str, TokenStats] = {}
     for index, tokens in enumerate(answers.tokens):
-        for group in ("all", *([modules[index]] if modules else [])):
+        for group in ("all", *([groups[index]] if groups else [])):
             stats[group] = stats.get(group, TokenStats()) + tokens
     return metrics.score(
         answers.texts,
         [row["answer"] for row in rows],
         kind=kind,
         fill=fill,
-        groups=modules,
+        groups=groups,
         token_stats=stats,
         truncated=answers.truncated or None,
     )

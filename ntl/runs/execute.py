@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # What is measured of answers while training, where it has a value (`train.answer_examples`).
-CURVES = ("accuracy", "log_mae", "spearman", "rouge1", "nll", "digit_error")
+CURVES = ("accuracy", "mape_filled", "log_mae", "spearman", "rouge1", "nll", "digit_error")
+GROUP_CURVES = ("accuracy", "mape_filled", "nll")  # of each group of answers (`train.answer_groups`)
 SAVED_ANSWERS = 8  # questions that the saved model is asked again
 
 
@@ -149,14 +150,21 @@ def execute(parts: Parts, prepared: Prepared, run: Run) -> None:
         counted[state] = dict(sum(map(Counter, distributed.gathered(encoding.take_report())), Counter()))
         return given
 
+    kind = parts.dataset.answers
+    constants, fill = trivial(rows["train"], tests, kind)
     curve_rows = rows["validation"][: parts.train.answer_examples]
     curve_data = encoded(curve_rows)
+    _check_groups(parts.train, curve_rows)
 
     def measure() -> dict[str, float]:
         given = evaluation.answer(model, encoding, layout, curve_data, parts.eval, limit)
         encoding.take_report()  # the record counts what happens to the final answers
-        scores = score(given, curve_rows, kind=parts.dataset.answers, fill=None).metrics["all"]
-        return {name: scores[name] for name in CURVES if scores.get(name) is not None}
+        by = parts.train.answer_groups or "module"
+        scores = score(given, curve_rows, kind=kind, fill=fill, group_by=by).metrics
+        curves = {name: scores["all"].get(name) for name in CURVES}
+        for group in sorted(scores.keys() - {"all"}) if parts.train.answer_groups else ():
+            curves |= {f"{name}/{group}": scores[group].get(name) for name in GROUP_CURVES}
+        return {name: value for name, value in curves.items() if value is not None}
 
     # The untouched model is scored too: what training adds is a difference.
     answered = {"untrained": answers("untrained")} if parts.eval.untrained else {}
@@ -187,8 +195,6 @@ def execute(parts: Parts, prepared: Prepared, run: Run) -> None:
             return  # the first one scores, saves and records
 
         # The trivial predictors and a perfect model are scored on the same path as the model.
-        kind = parts.dataset.answers
-        constants, fill = trivial(rows["train"], tests, kind)
         ceiling = {split: perfect(data, encoding) for split, data in test_data.items()}
         scored = answered | constants | {CEILING: ceiling}
         scores = {
@@ -244,3 +250,14 @@ def execute(parts: Parts, prepared: Prepared, run: Run) -> None:
     predict.check_saved(run.folder / "model", final, few)
     run.finish(fields, trained.history, predictions)
     training.remove_checkpoints(folder)
+
+
+def _check_groups(settings: TrainSettings, rows: Sequence[Row]) -> None:
+    """Raise a ValueError for `answer_groups` where there are no such curves, or rows without that field."""
+    field = settings.answer_groups
+    if field is not None and not rows:
+        raise ValueError(f"train.answer_groups: got {field!r} with train.answer_examples=0, expected some to group")
+    if field is not None and any(field not in row for row in rows):
+        extras = sorted(set.intersection(*map(set, rows)) - {"question", "answer"})
+        known = ", ".join(extras) or "there is none"
+        raise ValueError(f"train.answer_groups: got {field!r}, expected a field of all validation questions ({known})")

@@ -18,7 +18,7 @@ WRONG = ["many", "1.5", "-1", "0", "nan", "null", "[1]", "true", "''"]
 FINE = {
     "many": "model.name model.hub model.revision model.lora.targets dataset.name dataset.folder dataset.hub "
     "dataset.revision dataset.url loss.name "
-    "logger.project logger.entity logger.group paths.data paths.outputs paths.results",
+    "train.answer_groups logger.project logger.entity logger.group paths.data paths.outputs paths.results",
     "1.5": "model.lora.alpha loss.weight loss.sigma loss.squash loss.place_value loss.temperature "
     "train.learning_rate train.weight_decay train.max_grad_norm logger.timeout",
     "-1": "train.keep_best eval.untrained loss.encoding_options.lowest",
@@ -30,7 +30,8 @@ FINE = {
     "null": "model.hub model.revision model.path model.question_tokens model.architecture.num_decoder_layers "
     "dataset.folder dataset.revision dataset.interpolation dataset.workers dataset.sha256 dataset.sha256.train "
     "dataset.sha256.dev dataset.sha256.test loss.sigma loss.squash loss.encoding_options.decimals train.eval_examples "
-    "train.gradient_norms_every train.threads eval.examples eval.answer_tokens logger.entity logger.group arm",
+    "train.gradient_norms_every train.answer_groups train.threads eval.examples eval.answer_tokens "
+    "logger.entity logger.group arm",
     "true": "dataset.both dataset.marks loss.reweigh loss.encoding_options.log "
     "loss.encoding_options.standardise train.keep_best eval.untrained retry force",
 }
