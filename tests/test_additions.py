@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from helpers.copied_tree import command, copy_tree, readme_files
+from helpers.copied_tree import command, copy_tree, documented_files
 
 DATASET = {
     "data_prep/squares.py": '''
@@ -59,13 +59,13 @@ TABLES = (Table("Tiny", ("test",), ("accuracy", "within_one_percent"), "ce"),)
 
 
 def test_the_readme_shows_a_loss_and_a_metric():
-    assert set(readme_files()) == {"ntl/losses/mine.py", "conf/loss/mine.yaml", "ntl/evaluation/metrics/within.py"}
+    assert set(documented_files()) == {"ntl/losses/mine.py", "conf/loss/mine.yaml", "ntl/evaluation/metrics/within.py"}
 
 
 @pytest.mark.slow
 def test_what_is_added_by_files_alone_is_run_by_the_usual_commands(tmp_path):
     tree = copy_tree(tmp_path)
-    for name, content in (readme_files() | DATASET | EXPERIMENT).items():
+    for name, content in (documented_files() | DATASET | EXPERIMENT).items():
         assert not (tree / name).exists()
         (tree / name).write_text(content)
     assert "squares is ready" in command(tree, "-m", "data_prep", "squares")

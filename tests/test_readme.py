@@ -24,9 +24,11 @@ def test_the_loss_for_anyones_trainer_is_what_the_readme_says(tmp_path: Path) ->
     assert names["trainer"].state.global_step == 1
 
 
-def test_every_file_that_the_readme_links_to_exists() -> None:
-    links = re.findall(r"\]\(([^)#]+)\)", README)
-    missing = [link for link in links if "://" not in link and not (ROOT / link).exists()]
+def test_every_file_that_the_documents_link_to_exists() -> None:
+    missing = []
+    for document in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", document.read_text())
+        missing += [link for link in links if "://" not in link and not (document.parent / link).exists()]
     assert not missing
 
 

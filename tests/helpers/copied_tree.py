@@ -10,9 +10,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def readme_files() -> dict[str, str]:
-    """The files that the README shows for adding a loss and a metric, by path."""
-    blocks = re.findall(r"```(?:python|yaml)\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def documented_files() -> dict[str, str]:
+    """The files that the README and docs/extending.md show for adding a loss and a metric, by path."""
+    text = (ROOT / "README.md").read_text() + (ROOT / "docs" / "extending.md").read_text()
+    blocks = re.findall(r"```(?:python|yaml)\n(.*?)```", text, re.DOTALL)
     named = ((re.match(r"# (\S+\.(?:py|yaml))\n", block), block) for block in blocks)
     return {match[1]: block for match, block in named if match}
 

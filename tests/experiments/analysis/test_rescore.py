@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 from helpers.copied_tree import command as run
-from helpers.copied_tree import copy_tree, readme_files
+from helpers.copied_tree import copy_tree, documented_files
 from helpers.made_records import change, write_record
 
 from data_prep.multiplication import Multiplication
@@ -247,7 +247,7 @@ def test_a_metric_added_after_a_run_is_in_its_table(tmp_path):
     (path,) = tmp_path.glob("outputs/runs/multiplication/*/record.json")
     before = path.read_bytes()
     (tmp_path / "ntl" / "evaluation" / "metrics" / "within.py").write_text(
-        readme_files()["ntl/evaluation/metrics/within.py"]
+        documented_files()["ntl/evaluation/metrics/within.py"]
     )
     table.write_text(TABLE.format(metrics=("accuracy", "within_one_percent")))
     said = run(tmp_path, "-m", "experiments", "rescore", "tiny")
