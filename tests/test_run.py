@@ -187,8 +187,9 @@ def test_another_process_computes_the_same(done, record, command, tmp_path):
     code, out, err = command(*SMALL, "loss=ntl_was", *places(tmp_path))
     assert code == 0, out + err
     (again,) = records(tmp_path).values()
-    for part in ("id", "metrics", "files", "data"):
+    for part in ("id", "metrics", "files", "data", "model"):
         assert again[part] == record[part]
+    assert {"encoder.block.0", "decoder.block.0", "shared.weight"} <= set(record["model"]["initial_weights"])
 
 
 def test_answering_while_training_adds_curves_and_changes_nothing_else(done, record, command, tmp_path):

@@ -9,8 +9,10 @@ every module draws from a stream seeded by (seed, its name), and every row of a 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
@@ -68,3 +70,21 @@ def _draw_rows(weight: torch.Tensor, spread: float, seed: int, name: str, tokens
     for row in range(weight.shape[0]):
         torch.manual_seed(stream_seed(seed, name, names.get(row, f"<id {row}>")))
         weight[row] = torch.randn(weight.shape[1]) * spread
+
+
+def fingerprints(model: nn.Module) -> dict[str, str]:
+    """Hashes of the weights that are trained, by block of the model (`encoder.block.0`, `layers.3`) or else by name.
+
+    Wrappers that hold the same layers (a body with another head, adapters) give them the same names, so that runs of
+    different arms can be compared in what they share.
+    """
+    hashes: dict[str, Any] = {}
+    body = getattr(model, "base_model_prefix", "")
+    for name, weight in sorted(model.named_parameters()):
+        if not weight.requires_grad:
+            continue
+        name = name.removeprefix("base_model.model.").removeprefix("model.").removeprefix(f"{body}.")
+        block = match[0] if (match := re.match(r"\D*\.\d+(?=\.)", name)) else name
+        raw = weight.detach().cpu().reshape(-1).view(torch.uint8).numpy()
+        hashes.setdefault(block, hashlib.sha256()).update(f"{name} {tuple(weight.shape)} ".encode() + raw.tobytes())
+    return {block: found.hexdigest()[:16] for block, found in hashes.items()}

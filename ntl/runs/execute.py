@@ -21,7 +21,7 @@ from ntl import distributed, models, predict
 from ntl.evaluation import answer as evaluation
 from ntl.evaluation.baselines import CEILING
 from ntl.evaluation.score import perfect, score, trivial
-from ntl.models import lora
+from ntl.models import initialisation, lora
 from ntl.quiet import quiet_libraries
 from ntl.runs import faults, tracking
 from ntl.runs.lease import LeaseLost
@@ -122,6 +122,7 @@ def execute(parts: Parts, prepared: Prepared, run: Run) -> None:
     encoding = parts.encoding(tokenizer)
     encoding.fit(rows)
     model = models.build(parts.model, encoding, seed)
+    initial = initialisation.fingerprints(model)  # what paired arms must share
     model.to("cuda" if torch.cuda.is_available() and parts.train.device == "auto" else "cpu")
     objective = parts.objective(numbers=encoding.numbers)
     layout = layouts.layout_for(model.config.is_encoder_decoder, encoding, parts.model.loss_on)
@@ -226,6 +227,7 @@ def execute(parts: Parts, prepared: Prepared, run: Run) -> None:
         },
         "model": described
         | {
+            "initial_weights": initial,
             "best_step": trained.best_step,
             "max_new_tokens": limit,
             "encoding": {when: counts for when, counts in counted.items() if counts},
